@@ -1,0 +1,185 @@
+"""Lists the orders the core gives to the shell, and the notes it leaves for metrics, logs and history.
+
+Each order names the events of which exactly one will answer it, sooner or later. Notes have no answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swapd.core.catalog import ModelSpec, Source
+from swapd.core.ids import Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
+from swapd.core.reasons import EvictionBlock, LoadFailure, LoadResult, Rejection, Stage, State, UnloadCause, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Forward the request to the instance; it counts as in flight. Answer: RequestEnded or UpstreamFailed."""
+
+    request: RequestId
+    instance: InstanceId
+    model: ModelName
+    #: the request had to wait for a load (header ``x-swapd-cold-start``, label ``start``)
+    cold_start: bool
+    #: time since arrival
+    waited: Duration
+    #: the parts of ``waited`` that were a load's stages, for ``server-timing``; empty when resident
+    stages: Mapping[Stage, Duration]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Answer the request with an error. Answer: RequestEnded (rejected)."""
+
+    request: RequestId
+    model: ModelName
+    reason: Rejection
+    #: when trying again makes sense; ``None``: never with this configuration. Not yet clamped for HTTP
+    retry_after: Duration | None
+    #: one sentence: what stands in the way and what to do
+    detail: str
+    #: trying the same again cannot help before the configuration changes (``x-should-retry: false``)
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Break off a granted request visibly: its drain deadline has passed. Answer: RequestEnded (cut)."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the engine, probe it, warm it up.
+
+    Answers: StageEntered and LoadProgressed on the way; then InstanceReady, LoadFailed or (unordered) InstanceExited.
+    The load's deadlines are the core's: it orders Stop when one has passed.
+    """
+
+    instance: InstanceId
+    spec: ModelSpec
+    gpus: GpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Find out whether the instance still answers. Answer: InstanceHealthy, InstanceUnhealthy or InstanceExited."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Run the stop hook, then send the stop signal. Answers: StopSignalled, then ProcessesGone and MemoryReleased."""
+
+    instance: InstanceId
+    cause: UnloadCause
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Kill every process of the instance, at once and once. Answers: ProcessesGone and MemoryReleased."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell the operator how an order ended. No answer."""
+
+    request: RequestId
+    ok: bool
+    #: one sentence
+    detail: str
+    #: why not, in the words of HTTP and metrics; ``None`` when ``ok``
+    reason: Rejection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transitioned:
+    """Note: an instance changed state."""
+
+    instance: InstanceId
+    model: ModelName
+    gpus: GpuSet
+    #: ``None``: it did not exist before
+    before: State | None
+    after: State
+    #: one sentence: why
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFinished:
+    """Note: a load ended. ``duration`` is the whole swap: drain, stop, release, load, warm-up."""
+
+    instance: InstanceId
+    model: ModelName
+    result: LoadResult
+    source: Source
+    #: from the start of the engine to ready (or to the failure); what Lhat is made of
+    load_time: Duration
+    #: the whole swap, from the reservation
+    duration: Duration
+    stages: Mapping[Stage, Duration]
+    #: models evicted for it
+    victims: tuple[ModelName, ...]
+    failure: LoadFailure | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """Note: a resident model was chosen as victim (or left for another reason than shutdown)."""
+
+    instance: InstanceId
+    model: ModelName
+    cause: UnloadCause
+    #: the model that needed the room, for ``evicted``
+    successor: ModelName | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionBlocked:
+    """Note: a pending model could not be placed because this resident may not leave now (once per cause and waiter)."""
+
+    model: ModelName
+    block: EvictionBlock
+    #: the model that needs the room
+    successor: ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictChanged:
+    """Note: the viability verdict of a model changed."""
+
+    model: ModelName
+    before: Verdict
+    after: Verdict
+    #: the model it alternates with, if one stands out
+    partner: ModelName | None
+    #: load time over mean inter-arrival time; may exceed 1
+    load_ratio: float
+    #: measured share of time spent loading, 0–1
+    load_fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoolingDown:
+    """Note: a model failed to load and is not tried again before ``until``."""
+
+    model: ModelName
+    failures: int
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class StaleFact:
+    """Note: a fact about an instance or request that no longer exists was ignored."""
+
+    event: str
+
+
+Order = Grant | Reject | Cut | Start | Check | Stop | Kill | Answer
+Note = Transitioned | LoadFinished | Evicted | EvictionBlocked | VerdictChanged | CoolingDown | StaleFact
+Command = Order | Note

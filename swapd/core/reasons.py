@@ -1,0 +1,141 @@
+"""Names every reason, stage and state once; HTTP, metrics, logs and docs use these names and no others."""
+
+import enum
+
+
+class Rejection(enum.StrEnum):
+    """Why a request is refused. The HTTP form of each stands in ``proxy/errors.py``."""
+
+    INVALID_REQUEST = "invalid_request"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN_MODEL = "forbidden_model"
+    UNKNOWN_MODEL = "unknown_model"
+    MANUAL_MODE = "manual_mode"
+    BODY_TOO_LARGE = "body_too_large"
+    QUEUE_FULL = "queue_full"
+    BUFFER_FULL = "buffer_full"
+    KEY_LIMIT = "key_limit"
+    NO_CAPACITY = "no_capacity"
+    ALL_PINNED = "all_pinned"
+    ETA_EXCEEDS_MAX_WAIT = "eta_exceeds_max_wait"
+    WAIT_TIMEOUT = "wait_timeout"
+    LOAD_FAILED = "load_failed"
+    COOLING_DOWN = "cooling_down"
+    DRAINING = "draining"
+    DEGRADED = "degraded"
+    UPSTREAM_FAILED = "upstream_failed"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+
+
+class WaitingFor(enum.StrEnum):
+    """What a queued request waits for."""
+
+    ROOM = "room"
+    VICTIMS = "victims"
+    WEIGHTS = "weights"
+    LOAD = "load"
+    ENGINE_SLOT = "engine_slot"
+
+
+class Stage(enum.StrEnum):
+    """One part of a cold start; together they are the time from arrival to first byte."""
+
+    QUEUED = "queued"
+    DRAIN = "drain"
+    STOP = "stop"
+    SLEEP = "sleep"
+    RELEASE = "release"
+    FETCH = "fetch"
+    PAGE_CACHE = "page_cache"
+    SPAWN = "spawn"
+    WAKE = "wake"
+    LOAD = "load"
+    WARMUP = "warmup"
+    FIRST_BYTE = "first_byte"
+
+
+class State(enum.StrEnum):
+    """Where an instance is in its life; the transitions stand in ``lifecycle.py``."""
+
+    RESERVED = "reserved"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    SLEEPING = "sleeping"
+    ASLEEP = "asleep"
+    WAKING = "waking"
+    UNLOADING = "unloading"
+    LEAKED = "leaked"
+    GONE = "gone"
+
+
+class Outcome(enum.StrEnum):
+    """How a request ended, as the shell saw it."""
+
+    #: answered in full (by the engine, whatever the status code)
+    SERVED = "served"
+    #: the client left, in the queue or in the middle of an answer
+    CANCELLED = "cancelled"
+    #: refused by the core; the shell confirms that the refusal went out
+    REJECTED = "rejected"
+    #: the engine broke off before or in the middle of its answer
+    UPSTREAM_FAILED = "upstream_failed"
+    #: cut by a drain deadline
+    CUT = "cut"
+
+
+class LoadFailure(enum.StrEnum):
+    """What ended a load."""
+
+    #: the engine's process ended before it was ready
+    EXITED = "exited"
+    #: the process could not be started at all
+    SPAWN = "spawn"
+    #: the warm-up request was answered with an error
+    WARMUP = "warmup"
+    #: something else answers on the engine's port
+    FOREIGN_SERVER = "foreign_server"
+    #: longer than the load timeout
+    DEADLINE = "deadline"
+    #: no progress in log or I/O for the stall window
+    STALLED = "stalled"
+
+
+class LoadResult(enum.StrEnum):
+    """How a load ended."""
+
+    READY = "ready"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+
+class UnloadCause(enum.StrEnum):
+    """Why an instance leaves the GPUs."""
+
+    EVICTED = "evicted"
+    IDLE = "idle"
+    OPERATOR = "operator"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    LOAD_FAILED = "load_failed"
+    LOAD_ABORTED = "load_aborted"
+    EXITED = "exited"
+    UNRESPONSIVE = "unresponsive"
+    SHUTDOWN = "shutdown"
+
+
+class EvictionBlock(enum.StrEnum):
+    """Why a resident model could not be a victim just now."""
+
+    PROTECTED = "protected"
+    PINNED = "pinned"
+    IN_FLIGHT = "in_flight"
+
+
+class Verdict(enum.StrEnum):
+    """Whether swapping a model is sensible."""
+
+    UNKNOWN = "unknown"
+    OK = "ok"
+    MARGINAL = "marginal"
+    THRASHING = "thrashing"

@@ -1,0 +1,111 @@
+"""Freezes what the node looks like at one moment; everything outside the core reads this and nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swapd.core.catalog import Mode, Priority
+from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
+from swapd.core.reasons import Stage, State, Verdict, WaitingFor
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """One instance that is not gone."""
+
+    instance: InstanceId
+    model: ModelName
+    state: State
+    #: since when it is in this state
+    since: Instant
+    gpus: GpuSet
+    bytes_per_gpu: Bytes
+    #: the load's stage, in LOADING
+    stage: Stage | None
+    in_flight: int
+    #: last arrival or end of a request
+    last_used: Instant
+    #: the configuration has moved on; it leaves when idle
+    outdated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One configured model (or one removed from the configuration that still has an instance)."""
+
+    model: ModelName
+    #: the instance that serves or will serve it; ``None``: absent
+    instance: InstanceView | None
+    configured: bool
+    pinned: bool
+    priority: Priority
+    queued: Mapping[WaitingFor, int]
+    #: since when the oldest waiter waits
+    oldest_waiter: Instant | None
+    in_flight: int
+    #: expected load time (median of the last five, or the estimate)
+    load_estimate: Duration
+    #: GDSF frequency, decayed to ``at``
+    frequency: float
+    verdict: Verdict
+    load_ratio: float
+    load_fraction: float
+    #: model it alternates with when thrashing
+    partner: ModelName | None
+    #: mean time between requests; ``None`` before two requests
+    inter_arrival: Duration | None
+    #: GPU-seconds of loading this model caused: its own loads and the reloads of models it evicted
+    caused_gpu_seconds: float
+    consecutive_failures: int
+    #: not tried again before this; ``None``: no cool-down
+    cooling_until: Instant | None
+    last_error: str
+    #: the latest decisions about this model, oldest first: (when, one sentence)
+    story: tuple[tuple[Instant, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU."""
+
+    index: int
+    uuid: str
+    memory_bytes: Bytes
+    #: promised to instances, leaked ones included
+    reserved_bytes: Bytes
+    #: held by instances that did not confirm their release
+    quarantined_bytes: Bytes
+    #: models with an instance on it, by instance id
+    models: tuple[ModelName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationView:
+    """GPUs kept for a model that waited longer than ``drain_after``."""
+
+    model: ModelName
+    gpus: GpuSet
+    since: Instant
+    draining: tuple[ModelName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The whole node."""
+
+    at: Instant
+    mode: Mode
+    draining: bool
+    #: draining and nothing is left to wait for
+    drained: bool
+    #: by name
+    models: tuple[ModelView, ...]
+    #: by id; every instance that is not gone, leaked ones included
+    instances: tuple[InstanceView, ...]
+    gpus: tuple[GpuView, ...]
+    reservation: ReservationView | None
+    loads_running: int
+    #: GPU-weighted share of the node's time spent loading, 0–1
+    load_fraction: float
+    stale_facts: int
+    #: the latest decisions of the node as a whole, oldest first
+    story: tuple[tuple[Instant, str], ...]
