@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 from swapd.core.catalog import ModelSpec, Source
 from swapd.core.ids import Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
-from swapd.core.reasons import EvictionBlock, LoadFailure, LoadResult, Rejection, Stage, State, UnloadCause, Verdict
+from swapd.core.reasons import (
+    EvictionBlock,
+    LoadFailure,
+    LoadResult,
+    Rejection,
+    Stage,
+    State,
+    UnloadCause,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, slots=True)

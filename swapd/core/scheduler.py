@@ -7,11 +7,15 @@ from swapd.core.ids import InstanceId, Instant
 from swapd.core.topology import NodeTopology
 from swapd.core.view import NodeView
 
+_FIRST = InstanceId(1)
+
 
 class Scheduler:
     """The state machine of one node."""
 
-    def __init__(self, topology: NodeTopology, catalog: Catalog, at: Instant, first_instance: InstanceId = InstanceId(1)) -> None:
+    def __init__(
+        self, topology: NodeTopology, catalog: Catalog, at: Instant, first_instance: InstanceId = _FIRST
+    ) -> None:
         raise NotImplementedError
 
     def handle(self, event: Event) -> tuple[Command, ...]:
