@@ -1,1 +1,1 @@
-"""agent."""
+"""The daemon: composes the rooms, moves facts to the core and orders to the rooms."""

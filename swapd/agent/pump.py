@@ -1,0 +1,98 @@
+"""Moves facts into the core and its orders out, one at a time, on the loop thread.
+
+Rules:
+* ``post`` is synchronous: when it returns, the fact is applied and every order it led to has been handed to its room.
+* It is not re-entrant: a fact that a room reports while it carries out an order waits until that order is done.
+* There is exactly one timer, armed for the core's next wake-up.
+* A broken law is not survived: the flight recorder is dumped and the daemon is told to stop.
+
+It does not know what any event or command means.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from swapd.agent.recorder import FlightRecorder
+from swapd.core.commands import Command
+from swapd.core.events import Event, Tick
+from swapd.core.ids import SECOND, Instant
+from swapd.core.scheduler import Scheduler
+
+_EARLY_TICK_S = 0.001
+"""Loops round timers to milliseconds; a tick that came early is simply armed again this much later."""
+
+
+class Pump:
+    """Owns the scheduler's queue of facts and its one timer."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        now: Callable[[], Instant],
+        execute: Callable[[Command], None],
+        recorder: FlightRecorder,
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        """``broken`` is called once, with the error, when the core refuses to go on."""
+        self._scheduler = scheduler
+        self._now = now
+        self._execute = execute
+        self._recorder = recorder
+        self._broken = broken
+        self._facts: deque[Event] = deque()
+        self._running = False
+        self._dead = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for: Instant | None = None
+
+    def post(self, event: Event) -> None:
+        """Apply a fact and carry out what follows from it."""
+        self._facts.append(event)
+        if self._running:
+            return
+        self._running = True
+        try:
+            self._drain()
+        finally:
+            self._running = False
+        self._arm()
+
+    def close(self) -> None:
+        """Disarm the timer; facts posted from now on are dropped."""
+        self._dead = True
+        self._facts.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _drain(self) -> None:
+        while self._facts and not self._dead:
+            event = self._facts.popleft()
+            self._recorder.record(event)
+            try:
+                commands = self._scheduler.handle(event)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the core can no longer be trusted
+                self._dead = True
+                self._broken(error)
+                return
+            for command in commands:
+                self._execute(command)
+
+    def _arm(self) -> None:
+        wakeup = None if self._dead else self._scheduler.next_wakeup
+        if wakeup == self._armed_for and (wakeup is None or self._timer is not None):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._armed_for = wakeup
+        if wakeup is not None:
+            delay_s = max((wakeup - self._now()) / SECOND, 0.0) + _EARLY_TICK_S
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._armed_for = None
+        self.post(Tick(at=self._now()))
