@@ -16,7 +16,7 @@ READY := $(VENV)/.swapd-ready
 .PHONY: demo test check bench soak docs clean promtool
 .DEFAULT_GOAL := test
 
-$(READY): pyproject.toml Makefile
+$(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "swapd needs Python 3.11 or later: make PYTHON=/path/to/python3.11"; exit 1; }
