@@ -1,0 +1,167 @@
+"""Feeds the declared metrics: from the core's notes, from each request's end, and at scrape time from the snapshot.
+
+Runs on the loop thread. A scrape freezes snapshot and slots there (microseconds) and renders elsewhere.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import assert_never
+
+from swapd.core.commands import (
+    CoolingDown,
+    Evicted,
+    EvictionBlocked,
+    LoadFinished,
+    Note,
+    StaleFact,
+    Transitioned,
+    VerdictChanged,
+)
+from swapd.core.ids import SECOND, Duration, Instant, ModelName
+from swapd.core.reasons import LoadResult, Outcome, Rejection, UnloadCause
+from swapd.core.view import NodeView
+from swapd.metrics.heartbeat import Heartbeat
+from swapd.metrics.node import NODE_METRICS, Now
+from swapd.metrics.page import Renderer, Snapshot
+from swapd.metrics.registry import UNKNOWN_MODEL
+from swapd.metrics.slots import Slots
+
+_LOST = frozenset({UnloadCause.EXITED, UnloadCause.UNRESPONSIVE})
+"""Causes that are no decision: the model server was lost."""
+
+_START = {False: "resident", True: "cold_start"}
+
+
+class Metrics:
+    """All metrics of one daemon."""
+
+    def __init__(
+        self,
+        *,
+        view: Callable[[], NodeView],
+        now: Callable[[], Instant],
+        not_ready: Callable[[], tuple[str, ...]],
+        version: str,
+        revision: str = "unknown",
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready."""
+        self.not_ready = not_ready
+        self.heartbeat = Heartbeat(now)
+        self._view = view
+        self._version = version
+        self._revision = revision
+        self._wall = wall
+        self._models: frozenset[str] = frozenset()
+        self._slots = Slots(lambda name: name not in NODE_METRICS)
+        self._config_ok = False
+        self._config_applied_s = 0.0
+        self._renderer = Renderer()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swapd-metrics")
+
+    def configure(self, names: Iterable[ModelName]) -> None:
+        """Take these names, and no others, as values of the label ``model``; the series of the others go."""
+        self._models = frozenset(names)
+        self._slots.keep_models(self._models | {UNKNOWN_MODEL})
+
+    def config_reloaded(self, *, ok: bool) -> None:
+        """Note that the configuration file was applied or refused; the first one counts too."""
+        self._config_ok = ok
+        if ok:
+            self._config_applied_s = self._wall()
+
+    def observe(self, note: Note) -> None:
+        """Count what the core has noted."""
+        match note:
+            case LoadFinished():
+                self._load_finished(note)
+            case Evicted(model=model, cause=cause):
+                lost = cause in _LOST
+                name = "swapd_model_server_restarts_total" if lost else "swapd_evictions_total"
+                self._slots.add(name, (self._label(model), cause.value))
+            case EvictionBlocked(block=block):
+                self._slots.add("swapd_eviction_blocked_total", (block.value,))
+            case Transitioned() | VerdictChanged() | CoolingDown() | StaleFact():
+                pass  # read from the snapshot
+            case _:
+                assert_never(note)
+
+    def request_finished(
+        self,
+        model: str | None,
+        *,
+        code: int,
+        outcome: Outcome,
+        cold_start: bool,
+        duration: Duration,
+        queue_wait: Duration | None = None,
+        first_byte: Duration | None = None,
+        reason: Rejection | None = None,
+        prompt_tokens: int | None = None,
+        completion_tokens: int | None = None,
+        promise_kept: bool | None = None,
+    ) -> None:
+        """Count the end of a request.
+
+        ``model`` is the configured name (aliases resolved); anything else counts as unknown. ``code`` is the status
+        sent, 499 when the client left before one. ``queue_wait`` is ``None`` for a request that never came to the
+        queue; ``first_byte`` counts from arrival and is ``None`` when the engine sent no byte. ``promise_kept`` says
+        of a request that waited for a load whether its first byte came within the model's max_wait.
+        """
+        slots, label, start = self._slots, self._label(model), _START[cold_start]
+        slots.add("swapd_requests_total", (label, str(code), start))
+        slots.observe("swapd_request_duration_seconds", (start,), duration / SECOND)
+        if queue_wait is not None:
+            slots.observe("swapd_queue_wait_seconds", (start,), queue_wait / SECOND)
+            slots.observe("swapd_model_queue_wait_seconds", (label,), queue_wait / SECOND)
+        if first_byte is not None:
+            slots.observe("swapd_time_to_first_byte_seconds", (start,), first_byte / SECOND)
+            slots.observe("swapd_model_time_to_first_byte_seconds", (label,), first_byte / SECOND)
+            if outcome is Outcome.UPSTREAM_FAILED:
+                slots.add("swapd_streams_broken_total", (label,))
+        if outcome is Outcome.CUT:
+            slots.add("swapd_requests_cut_total", (label,))
+        if reason is not None:
+            slots.add("swapd_rejections_total", (label, reason.value))
+        if promise_kept is not None:
+            slots.add("swapd_cold_start_promise_total", (label, "true" if promise_kept else "false"))
+        if prompt_tokens is not None:
+            slots.add("swapd_model_prompt_tokens_total", (label,), prompt_tokens)
+        if completion_tokens is not None:
+            slots.add("swapd_model_completion_tokens_total", (label,), completion_tokens)
+
+    async def page(self, accept: str) -> tuple[bytes, str]:
+        """Return the page and its content type for an ``Accept`` header."""
+        snapshot = Snapshot(now=self._now_values(), slots=self._slots.freeze())
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._renderer.render, snapshot, accept)
+
+    def close(self) -> None:
+        """End the rendering thread; a page that has begun is finished."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _label(self, model: str | None) -> str:
+        return model if model in self._models and model is not None else UNKNOWN_MODEL
+
+    def _load_finished(self, note: LoadFinished) -> None:
+        label = self._label(note.model)
+        self._slots.add("swapd_model_loads_total", (label, note.result.value))
+        if note.result is not LoadResult.READY:
+            return
+        self._slots.observe("swapd_model_load_duration_seconds", (label,), note.duration / SECOND)
+        for stage, duration in note.stages.items():
+            self._slots.observe("swapd_load_stage_duration_seconds", (stage.value,), duration / SECOND)
+        if note.victims:
+            self._slots.add("swapd_swaps_total")
+
+    def _now_values(self) -> Now:
+        return Now(
+            view=self._view(),
+            ready=not self.not_ready(),
+            version=self._version,
+            revision=self._revision,
+            config_ok=self._config_ok,
+            config_applied_s=self._config_applied_s,
+            loop_lag=self.heartbeat.lag(),
+        )

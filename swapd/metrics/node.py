@@ -1,0 +1,128 @@
+"""Turns a snapshot of the node into the values of the metrics that describe it as it is now; pure.
+
+Nothing is remembered here, so a series cannot outlive its model. Models that have left the configuration but still have
+an instance show only in the in-flight requests, under ``__unknown__``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from swapd.core.ids import SECOND, Duration
+from swapd.core.reasons import State, Verdict, WaitingFor
+from swapd.core.view import ModelView, NodeView
+from swapd.metrics.registry import UNKNOWN_MODEL
+from swapd.metrics.slots import NO_LABELS, Labels
+
+Samples = Mapping[Labels, float]
+
+MODEL_STATES = (
+    "absent",
+    "cached",
+    *(state.value for state in State if state is not State.GONE),
+    "failed",
+)
+"""The values of the label ``state``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What the page says of this moment."""
+
+    view: NodeView
+    ready: bool
+    version: str
+    revision: str
+    #: the configuration file as it is now is in force
+    config_ok: bool
+    #: unix time of the last applied configuration; 0 before the first
+    config_applied_s: float
+    loop_lag: Duration
+
+
+def model_state(model: ModelView) -> str:
+    """Return the model's state in one word of ``MODEL_STATES``."""
+    if model.instance is not None:
+        return model.instance.state.value
+    return "absent" if model.cooling_until is None else "failed"
+
+
+def _one(read: Callable[[Now], float]) -> Callable[[Now], Samples]:
+    return lambda now: {NO_LABELS: read(now)}
+
+
+def _per_model(read: Callable[[ModelView], float | None]) -> Callable[[Now], Samples]:
+    """Read one value from each configured model; ``None`` leaves the model out."""
+
+    def samples(now: Now) -> Samples:
+        values = ((model.model, read(model)) for model in now.view.models if model.configured)
+        return {(name,): value for name, value in values if value is not None}
+
+    return samples
+
+
+def _states(now: Now) -> Samples:
+    return {
+        (model.model, state): float(state == model_state(model))
+        for model in now.view.models
+        if model.configured
+        for state in MODEL_STATES
+    }
+
+
+def _models(now: Now) -> Samples:
+    states = [model_state(model) for model in now.view.models if model.configured]
+    return {(state,): states.count(state) for state in MODEL_STATES}
+
+
+def _in_flight(now: Now) -> Samples:
+    values: dict[Labels, float] = {}
+    for model in now.view.models:
+        if model.configured:
+            values[(model.model,)] = model.in_flight
+        elif model.in_flight:
+            values[(UNKNOWN_MODEL,)] = values.get((UNKNOWN_MODEL,), 0) + model.in_flight
+    return values
+
+
+def _queues(now: Now) -> Samples:
+    return {
+        (model.model, waiting.value): model.queued.get(waiting, 0)
+        for model in now.view.models
+        if model.configured
+        for waiting in WaitingFor
+    }
+
+
+def _oldest(now: Now) -> Samples:
+    return {
+        (model.model,): 0.0 if model.oldest_waiter is None else (now.view.at - model.oldest_waiter) / SECOND
+        for model in now.view.models
+        if model.configured
+    }
+
+
+NODE_METRICS: Mapping[str, Callable[[Now], Samples]] = {
+    "swapd_build_info": lambda now: {(now.version, now.revision): 1.0},
+    "swapd_ready": _one(lambda now: float(now.ready)),
+    "swapd_draining": _one(lambda now: float(now.view.draining)),
+    "swapd_config_last_reload_successful": _one(lambda now: float(now.config_ok)),
+    "swapd_config_last_reload_success_timestamp_seconds": _one(lambda now: now.config_applied_s),
+    "swapd_event_loop_lag_seconds": _one(lambda now: now.loop_lag / SECOND),
+    "swapd_stale_facts_total": _one(lambda now: now.view.stale_facts),
+    "swapd_model_state": _states,
+    "swapd_models": _models,
+    "swapd_model_pinned": _per_model(lambda model: float(model.pinned)),
+    "swapd_inflight_requests": _in_flight,
+    "swapd_queue_requests": _queues,
+    "swapd_queue_oldest_age_seconds": _oldest,
+    "swapd_model_interarrival_seconds": _per_model(
+        lambda model: None if model.inter_arrival is None else model.inter_arrival / SECOND
+    ),
+    "swapd_model_load_ratio": _per_model(lambda model: model.load_ratio),
+    "swapd_model_load_fraction": _per_model(lambda model: model.load_fraction),
+    "swapd_model_thrashing": _per_model(lambda model: float(model.verdict is Verdict.THRASHING)),
+    "swapd_node_load_fraction": _one(lambda now: now.view.load_fraction),
+    "swapd_gpu_reserved_bytes": lambda now: {(str(g.index), g.uuid): g.reserved_bytes for g in now.view.gpus},
+    "swapd_gpu_quarantined_bytes": lambda now: {(str(g.index), g.uuid): g.quarantined_bytes for g in now.view.gpus},
+}
+"""How each metric of the node's present state is read; the other declared metrics live in slots."""
