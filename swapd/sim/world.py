@@ -1,0 +1,127 @@
+"""Says how a healthy world answers the core's orders: which facts come back, and when.
+
+An answer is a tuple of facts whose ``at`` lies in the future. Nothing here knows a clock or chance; the wrappers in
+``faults.py`` bend these answers, and the virtual node delivers them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swapd.core.commands import Check, Grant, Kill, Start, Stop
+from swapd.core.events import (
+    Event,
+    InstanceHealthy,
+    InstanceReady,
+    LoadProgressed,
+    MemoryReleased,
+    ProcessesGone,
+    RequestEnded,
+    StageEntered,
+    StopSignalled,
+    UpstreamFailed,
+)
+from swapd.core.ids import MILLISECOND, SECOND, Duration, InstanceId, Instant, ModelName, RequestId, seconds
+from swapd.core.reasons import Outcome, Stage
+
+
+class World(Protocol):
+    """Answers each order with the facts that will follow, earliest first."""
+
+    def load(self, order: Start, now: Instant) -> tuple[Event, ...]:
+        """Facts after a Start."""
+        ...
+
+    def check(self, order: Check, now: Instant) -> tuple[Event, ...]:
+        """Facts after a Check."""
+        ...
+
+    def stop(self, order: Stop, now: Instant) -> tuple[Event, ...]:
+        """Facts after a Stop."""
+        ...
+
+    def kill(self, order: Kill, now: Instant) -> tuple[Event, ...]:
+        """Facts after a Kill."""
+        ...
+
+    def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:
+        """Facts after a Grant: how the request ends."""
+        ...
+
+    def lose(self, request: RequestId, instance: InstanceId, now: Instant) -> tuple[Event, ...]:
+        """Facts about a granted request whose engine has just died."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """How long things take on the virtual node."""
+
+    #: from Start to ready, by model
+    load: Mapping[ModelName, Duration] = field(default_factory=dict)
+    #: … of a model not named there
+    default_load: Duration = Duration(40 * SECOND)
+    #: from Stop to the end of the processes
+    stop: Duration = seconds(2)
+    #: from the end of the processes to the memory's release
+    release: Duration = seconds(1)
+    #: from Check to its answer
+    check: Duration = Duration(5 * MILLISECOND)
+    #: from Grant to the end of the answer, by request
+    service: Mapping[RequestId, Duration] = field(default_factory=dict)
+    #: … of a request not named there
+    default_service: Duration = seconds(1)
+    #: the loading engine writes to its log this often
+    progress: Duration = seconds(20)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthyWorld:
+    """Every order is carried out in the time the table gives."""
+
+    timings: Timings
+
+    def load(self, order: Start, now: Instant) -> tuple[Event, ...]:
+        """Spawn, load, warm up, ready; a sign of progress at regular times on the way."""
+        duration = self.timings.load.get(order.spec.name, self.timings.default_load)
+        ready_at = Instant(now + duration)
+        return (
+            StageEntered(now, order.instance, Stage.SPAWN),
+            StageEntered(Instant(now + duration // 100), order.instance, Stage.LOAD),
+            *self._progress(order.instance, now, ready_at),
+            StageEntered(Instant(ready_at - duration // 100), order.instance, Stage.WARMUP),
+            InstanceReady(ready_at, order.instance),
+        )
+
+    def check(self, order: Check, now: Instant) -> tuple[Event, ...]:
+        """Find the instance alive."""
+        return (InstanceHealthy(Instant(now + self.timings.check), order.instance),)
+
+    def stop(self, order: Stop, now: Instant) -> tuple[Event, ...]:
+        """Send the signal at once; then the processes end, then the memory is free."""
+        gone_at = Instant(now + self.timings.stop)
+        return (
+            StopSignalled(now, order.instance),
+            ProcessesGone(gone_at, order.instance),
+            MemoryReleased(Instant(gone_at + self.timings.release), order.instance),
+        )
+
+    def kill(self, order: Kill, now: Instant) -> tuple[Event, ...]:
+        """End the processes at once and release the memory a little later."""
+        return (
+            ProcessesGone(now, order.instance),
+            MemoryReleased(Instant(now + self.timings.release), order.instance),
+        )
+
+    def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:
+        """End the answer after the request's service time."""
+        duration = self.timings.service.get(order.request, self.timings.default_service)
+        return (RequestEnded(Instant(now + duration), order.request, Outcome.SERVED),)
+
+    def lose(self, request: RequestId, instance: InstanceId, now: Instant) -> tuple[Event, ...]:
+        """Report that no byte of the answer has been sent."""
+        return (UpstreamFailed(now, request, instance),)
+
+    def _progress(self, instance: InstanceId, now: Instant, ready_at: Instant) -> Iterator[Event]:
+        for at in range(now + self.timings.progress, ready_at, self.timings.progress):
+            yield LoadProgressed(Instant(at), instance)
