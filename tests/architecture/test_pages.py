@@ -1,0 +1,41 @@
+"""Holds the pages to the code: links, commands, words."""
+
+import enum
+import re
+
+import pytest
+
+from swapd.core import reasons
+from tests.fakes.source_tree import ROOT
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+WORDS = [reasons.WaitingFor, reasons.Stage, reasons.State, reasons.LoadFailure, reasons.UnloadCause, reasons.Verdict]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_somewhere(page: object) -> None:
+    path = ROOT / str(page)
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text())
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_readme_names_the_commands_of_the_makefile_and_no_others() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony is not None
+    named = set(re.findall(r"`make ([a-z]+)`", (ROOT / "README.md").read_text()))
+    assert named == set(phony[1].split()) - {"promtool"}
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    assert {"make test", "make check"} <= set((ROOT / ".ci" / "run").read_text().splitlines())
+
+
+def test_the_http_page_lists_every_reason_to_refuse_a_request() -> None:
+    text = (ROOT / "docs" / "http.md").read_text()
+    assert [reason.value for reason in reasons.Rejection if f"`{reason.value}`" not in text] == []
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: str(words.__name__))
+def test_the_glossary_explains_every_word_that_logs_and_metrics_use(words: type[enum.Enum]) -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    assert [word.value for word in words if f"`{word.value}`" not in text] == []
