@@ -1,0 +1,176 @@
+"""Keeps load times and the instance counter across restarts, and never stands in the daemon's way.
+
+Rules:
+* The file is touched on one own thread only, each call under a deadline. Nothing here blocks the event loop.
+* No trouble with the file reaches the caller: it is reported in one sentence when it begins and when it ends. A
+  damaged file is moved aside and a new one begun; otherwise the history lives in memory and each write tries again.
+* Instance ids are reserved in blocks before they are used. When the file cannot be read, they start from the wall
+  clock, far above every counted one, so that they are not reused either.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from swapd.aio.one_thread import OneThread, ThreadBusyError
+from swapd.aio.supervise import Tasks
+from swapd.core.catalog import Source
+from swapd.core.ids import Duration, InstanceId, ModelName
+from swapd.core.reasons import Stage
+from swapd.history.database import (
+    RECENT_LOADS,
+    DamagedError,
+    Database,
+    LoadTimes,
+    NewerSchemaError,
+    connect,
+    describe,
+    is_damaged,
+    move_aside,
+)
+
+INSTANCE_BLOCK: Final = 1000
+"""Instance ids reserved at a time."""
+_CALL_S: Final = 5.0
+"""Deadline of one call; twice the lock's timeout and then some."""
+_MAX_QUEUED: Final = 256
+_TROUBLES = (sqlite3.Error, OSError, NewerSchemaError, DamagedError, TimeoutError, ThreadBusyError)
+
+
+class History:
+    """The history of this node; made and used on one event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        report: Callable[[str], None],
+        wall: Callable[[], float] = time.time,
+        opened: Callable[[Path], sqlite3.Connection] = connect,
+    ) -> None:
+        """``report`` is told each trouble, and its end, in one sentence; on the loop thread."""
+        self._path = path
+        self._report = report
+        self._wall = wall
+        self._opened = opened
+        self._thread = OneThread("swapd-history", max_queued=_MAX_QUEUED)
+        self._tasks = Tasks()
+        self._database: Database | None = None  # belongs to the thread
+        self._trouble = ""
+        self._times: LoadTimes = {}
+        self._first_instance = InstanceId(1)
+        self._reserved_below = 1
+
+    async def start(self) -> None:
+        """Open the file and read it; returns within seconds whatever its state."""
+        try:
+            aside, times, first = await self._thread.call(self._open_and_read, timeout=_CALL_S)
+        except _TROUBLES as error:
+            self._failed(error)
+            times, first = {}, self._wall_instance()
+        else:
+            if aside is not None:
+                self._report(
+                    f"the history file {self._path} was damaged; it is now {aside.name}, and a new one is begun"
+                )
+        self._times = times
+        self._first_instance = InstanceId(first)
+        self._reserved_below = first + INSTANCE_BLOCK
+
+    def load_times(self) -> Mapping[tuple[ModelName, Source], tuple[Duration, ...]]:
+        """Return the last five load times per model and source, oldest first."""
+        return dict(self._times)
+
+    def first_instance(self) -> InstanceId:
+        """Return the lowest instance id that this run may use."""
+        return self._first_instance
+
+    def instance_used(self, instance: InstanceId) -> None:
+        """Note that an id was given out; the next block is reserved when half of this one is used."""
+        if instance + INSTANCE_BLOCK // 2 >= self._reserved_below:
+            self._reserved_below = instance + INSTANCE_BLOCK
+            below = self._reserved_below
+            self._write(lambda database: database.reserve_instances(below), name="reserve instance ids")
+
+    def record_load(
+        self, model: ModelName, source: Source, load_time: Duration, stages: Mapping[Stage, Duration]
+    ) -> None:
+        """Keep one finished load; written behind the caller's back."""
+        key = (model, source)
+        self._times[key] = (*self._times.get(key, ()), load_time)[-RECENT_LOADS:]
+        ended_at_s = int(self._wall())
+        kept = dict(stages)
+        self._write(
+            lambda database: database.record_load(
+                model, source, load_time=load_time, ended_at_s=ended_at_s, stages=kept
+            ),
+            name="record a load",
+        )
+
+    async def aclose(self) -> None:
+        """Write what is queued, within seconds, and close the file."""
+        await asyncio.sleep(0)  # writes ordered in this turn take their place in the queue before the end does
+        try:
+            await self._thread.call(self._close, timeout=_CALL_S)
+        except _TROUBLES as error:
+            self._failed(error)
+        await self._tasks.aclose()
+        await self._thread.aclose(timeout=1.0)
+
+    def _write(self, write: Callable[[Database], None], *, name: str) -> None:
+        if len(self._tasks) >= _MAX_QUEUED:
+            self._failed(ThreadBusyError("it answers too slowly"))
+            return
+        _ = self._tasks.start(self._written(write), name=f"history: {name}")
+
+    async def _written(self, write: Callable[[Database], None]) -> None:
+        try:
+            await self._thread.call(lambda: write(self._open()), timeout=_CALL_S)
+        except _TROUBLES as error:
+            self._failed(error)
+        else:
+            if self._trouble:
+                self._trouble = ""
+                self._report(f"the history file {self._path} is written again")
+
+    def _failed(self, error: BaseException) -> None:
+        what = "it answers too slowly" if isinstance(error, TimeoutError) else describe(error)
+        if what != self._trouble:
+            self._trouble = what
+            self._report(f"the history file {self._path} is not written: {what}; load times are kept in memory only")
+
+    def _wall_instance(self) -> int:
+        return int(self._wall()) * INSTANCE_BLOCK
+
+    # On the thread:
+
+    def _open(self) -> Database:
+        if self._database is None:
+            self._database = Database.open(self._path, opened=self._opened)
+        return self._database
+
+    def _open_and_read(self) -> tuple[Path | None, LoadTimes, int]:
+        """Open, read and reserve the first block; a damaged file is moved aside and the whole tried once more."""
+        try:
+            return None, *self._read(fallback=1)
+        except (sqlite3.Error, DamagedError) as error:
+            if not is_damaged(error):
+                raise
+        self._close()
+        aside = move_aside(self._path, int(self._wall()))
+        return aside, *self._read(fallback=self._wall_instance())
+
+    def _read(self, fallback: int) -> tuple[LoadTimes, int]:
+        database = self._open()
+        times = database.load_times()
+        first = database.next_instance() or fallback
+        database.reserve_instances(first + INSTANCE_BLOCK)
+        return times, first
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
