@@ -93,7 +93,7 @@ class Metrics:
         model: str | None,
         *,
         code: int,
-        outcome: Outcome,
+        outcome: Outcome | None,
         cold_start: bool,
         duration: Duration,
         queue_wait: Duration | None = None,
@@ -106,9 +106,10 @@ class Metrics:
         """Count the end of a request.
 
         ``model`` is the configured name (aliases resolved); anything else counts as unknown. ``code`` is the status
-        sent, 499 when the client left before one. ``queue_wait`` is ``None`` for a request that never came to the
-        queue; ``first_byte`` counts from arrival and is ``None`` when the engine sent no byte. ``promise_kept`` says
-        of a request that waited for a load whether its first byte came within the model's max_wait.
+        sent, 499 when the client left before one; ``outcome`` is ``None`` when the core never saw the request.
+        ``queue_wait`` is ``None`` for a request that never came to the queue; ``first_byte`` counts from arrival and is
+        ``None`` when the engine sent no byte. ``promise_kept`` says of a request that waited for a load whether its
+        first byte came within the model's max_wait.
         """
         slots, label, start = self._slots, self._label(model), _START[cold_start]
         slots.add("swapd_requests_total", (label, str(code), start))

@@ -1,0 +1,49 @@
+"""Names what the admin socket needs from the daemon; the agent provides it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from swapd.core.ids import Duration, ModelName
+from swapd.core.reasons import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How an order ended."""
+
+    ok: bool
+    #: one sentence
+    detail: str
+    #: why not, in the words of HTTP and metrics; ``None`` when ``ok``, or when no such word fits
+    reason: Rejection | None = None
+
+
+class Control(Protocol):
+    """What an operator may do. Every order returns when it is carried out or has failed.
+
+    A cancelled call (the operator has left) does not undo the order.
+    """
+
+    def resolve(self, name: str) -> ModelName | None:
+        """Return the configured model that a name or alias stands for."""
+
+    def status(self) -> dict[str, object]:
+        """Return the status document; must not wait for anything."""
+
+    async def load(self, model: ModelName) -> Result:
+        """Make a model resident; clears its cool-down."""
+
+    async def unload(self, model: ModelName, cut_after: Duration | None) -> Result:
+        """Take a model off the GPUs once its in-flight requests have ended, or are cut after ``cut_after``."""
+
+    async def pin(self, model: ModelName, pinned: bool) -> Result:  # noqa: FBT001 - pinned is what the order is about
+        """Pin a model, or take its pin away."""
+
+    async def drain(self, cut_after: Duration | None) -> Result:
+        """Take the node out of service; in-flight requests end first, or are cut after ``cut_after``."""
+
+    async def undrain(self) -> Result:
+        """Bring the node back into service."""
+
+    async def reload(self) -> Result:
+        """Read the configuration file again and apply it."""
