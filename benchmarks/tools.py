@@ -1,0 +1,71 @@
+"""Measures processes and prints tables; shared by the benchmarks."""
+
+import asyncio
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.daemon import Daemon
+
+HERE = Path(__file__).parent
+
+
+def cpu_ns(pid: int) -> int:
+    """Return the CPU time that all threads of a process have used, nanoseconds."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+
+def rss_bytes(pid: int, field: str = "VmRSS") -> int:
+    """Return the resident memory of a process (`VmHWM`: the most it ever had), bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(field)
+
+
+def engine_of(daemon: Daemon, marker: str) -> tuple[int, int]:
+    """Find the engine whose command line contains a word; return its pid and port."""
+    for process in daemon.processes():
+        words = process.cmdline()
+        if "--port" in words and any(marker in word for word in words):
+            return process.pid, int(words[words.index("--port") + 1])
+    raise LookupError(marker)
+
+
+async def generate(port: int, body: dict[str, Any], *, connections: int, requests: int) -> dict[str, float]:
+    """Run the load generator as a process; every request must succeed."""
+    arguments = ["--port", port, "--connections", connections, "--requests", requests, "--body", json.dumps(body)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(HERE / "load.py"), *map(str, arguments), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    result: dict[str, float] = json.loads(output)
+    assert result["failures"] == 0, result
+    return result
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median."""
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """Return the value that `part` (0–1) of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
+
+
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table in Markdown, so that it can be pasted."""
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    print(f"\n### {title}\n")
+    for number, row in enumerate(cells):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |")
+        if number == 0:
+            print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    sys.stdout.flush()
