@@ -44,8 +44,7 @@ async def alone(command: list[str], weights: str, model: str) -> tuple[float, fl
     began = time.perf_counter()
     engine = await asyncio.create_subprocess_exec(*filled, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
-        while not await healthy(client):
-            await asyncio.sleep(POLL_S)
+        await until_healthy(client)
         async with client.post("/v1/chat/completions", json=chat(model, stream=True)) as answer:
             await answer.content.readany()
             started = time.perf_counter() - began
@@ -56,12 +55,14 @@ async def alone(command: list[str], weights: str, model: str) -> tuple[float, fl
     return started, time.perf_counter() - began
 
 
-async def healthy(client: aiohttp.ClientSession) -> bool:
-    """Ask the engine once whether it has loaded."""
-    with contextlib.suppress(aiohttp.ClientConnectionError):
-        async with client.get("/health") as answer:
-            return answer.status == 200
-    return False
+async def until_healthy(client: aiohttp.ClientSession) -> None:
+    """Ask the engine every two milliseconds until it has loaded."""
+    while True:
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            async with client.get("/health") as answer:
+                if answer.status == 200:
+                    return
+        await asyncio.sleep(POLL_S)
 
 
 async def measure(daemon: Daemon, swaps: int) -> tuple[list[float], list[float], list[float]]:

@@ -7,6 +7,7 @@ POST any path: a plain answer, or with `"stream": true` an SSE stream of `"chunk
 import argparse
 import asyncio
 import json
+from typing import cast
 
 import uvloop
 from typing_extensions import override
@@ -36,8 +37,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
