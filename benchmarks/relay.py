@@ -75,7 +75,7 @@ WORK = (
 
 async def measure(daemon: Daemon, work: Work, samples: Samples) -> None:
     """Do one repetition: both ways, in random order."""
-    engine, engine_port = engine_of(daemon, "upstream.py" if work.model == "bench" else "m01.gguf")
+    engine, engine_port = await engine_of(daemon, work.model)
     rates, latencies = {}, {}
     for way in random.sample(["direct", "swapd"], 2):
         port = engine_port if way == "direct" else int(daemon.url.rpartition(":")[2])

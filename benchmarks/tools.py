@@ -27,13 +27,10 @@ def rss_bytes(pid: int, field: str = "VmRSS") -> int:
     raise LookupError(field)
 
 
-def engine_of(daemon: Daemon, marker: str) -> tuple[int, int]:
-    """Find the engine whose command line contains a word; return its pid and port."""
-    for process in daemon.processes():
-        words = process.cmdline()
-        if "--port" in words and any(marker in word for word in words):
-            return process.pid, int(words[words.index("--port") + 1])
-    raise LookupError(marker)
+async def engine_of(daemon: Daemon, model: str) -> tuple[int, int]:
+    """Find the resident engine of a model; return its pid and port."""
+    instances = (await daemon.status())["instances"]
+    return next((instance["pid"], instance["port"]) for instance in instances if instance["model"] == model)
 
 
 async def generate(port: int, body: dict[str, Any], *, connections: int, requests: int) -> dict[str, float]:

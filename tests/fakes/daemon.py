@@ -120,6 +120,16 @@ class Daemon:
         return self.process.returncode
 
 
+def total(metrics: Mapping[str, float], name: str, **labels: str) -> float:
+    """Add up all series of a metric that carry these labels."""
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    return sum(
+        value
+        for series, value in metrics.items()
+        if series.partition("{")[0] == name and all(pair in series for pair in wanted)
+    )
+
+
 def chat(model: str, *, stream: bool = False, max_tokens: int = 8, **more: Any) -> dict[str, Any]:
     """Make the body of a chat completion."""
     messages = [{"role": "user", "content": "Who are you?"}]
