@@ -42,7 +42,8 @@ def main() -> int:
             continue
         stale += 1
         if check:
-            sys.stdout.writelines(difflib.unified_diff(present.splitlines(True), wanted.splitlines(True), str(path)))
+            before, after = (text.splitlines(keepends=True) for text in (present, wanted))
+            sys.stdout.writelines(difflib.unified_diff(before, after, str(path)))
             print(f"{path} is out of date: make docs")
         else:
             path.write_text(wanted)
