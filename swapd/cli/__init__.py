@@ -2,5 +2,7 @@
 
 
 def main() -> None:
-    """Run the command line."""
-    raise SystemExit(2)
+    """Run the command line; the exit code is documented in ``swapd --help``."""
+    from swapd.cli.root import swapd
+
+    swapd(prog_name="swapd")

@@ -1,0 +1,142 @@
+"""Speaks HTTP to the daemon over its admin socket; synchronous, standard library only, so that commands start fast."""
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import click
+from typing_extensions import override
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ANSWER_S: Final = 10.0
+"""How long a living daemon may take for an answer that waits for nothing."""
+
+REFUSED: Final = 1
+UNREACHABLE: Final = 3
+
+Json = dict[str, Any]
+
+admin_option: Callable[[F], F] = click.option(
+    "--admin",
+    envvar="SWAPD_ADMIN",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Admin socket of the daemon. [default: $SWAPD_ADMIN, else the usual places, see swapd --help]",
+)
+
+
+class RefusedError(click.ClickException):
+    """The daemon has refused, or failed to do, what was asked."""
+
+    exit_code = REFUSED
+
+
+class UnreachableError(click.ClickException):
+    """No daemon answers."""
+
+    exit_code = UNREACHABLE
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a unix socket that is already connected."""
+
+    def __init__(self, connected: socket.socket, path: Path) -> None:
+        super().__init__("localhost")
+        self.sock = connected
+        self.path = path
+
+    @override
+    def connect(self) -> None:
+        raise ConnectionError("the connection was closed")
+
+
+def order(admin: Path | None, path: str, body: Json | None = None) -> str:
+    """Post an order, wait as long as it takes, return the daemon's sentence. Raises RefusedError, UnreachableError."""
+    answer = _ask(_connect(admin), "POST", path, body, wait_s=None)
+    if not answer.get("ok"):
+        raise RefusedError(printable(answer.get("detail", "the daemon refused without a reason")))
+    return printable(answer["detail"])
+
+
+def status(admin: Path | None) -> Json:
+    """Return the status document. Raises RefusedError, UnreachableError."""
+    answer = _ask(_connect(admin), "GET", "/v1/status", None, wait_s=ANSWER_S)
+    if answer.get("ok") is False:
+        raise RefusedError(printable(answer["detail"]))
+    return answer
+
+
+def events(admin: Path | None) -> Iterator[bytes]:
+    """Yield the daemon's events, one JSON line each, until it ends. Raises RefusedError, UnreachableError."""
+    connection = _connect(admin)
+    try:
+        connection.request("GET", "/v1/events")
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            raise RefusedError(printable(json.loads(response.read())["detail"]))
+        while line := response.readline():
+            yield line
+    except (OSError, http.client.HTTPException):
+        return  # the daemon has gone: the end of the stream
+    finally:
+        connection.close()
+
+
+def model_path(model: str, verb: str) -> str:
+    """Return the path of an order for a model; slashes in names stay readable."""
+    return f"/v1/models/{quote(model, safe='/')}/{verb}"
+
+
+def printable(text: object) -> str:
+    """Return text that cannot move the cursor or colour the terminal, whatever an engine has written to its log."""
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in str(text))
+
+
+def _connect(admin: Path | None) -> _Connection:
+    tried = []
+    for path in [admin] if admin is not None else _usual_places():
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connecting.settimeout(ANSWER_S)
+        try:
+            connecting.connect(str(path))
+        except OSError as error:
+            connecting.close()
+            tried.append(f"{path} ({(error.strerror or str(error)).lower()})")
+        else:
+            return _Connection(connecting, path)
+    places = ", ".join(tried) or "nothing: no usual place exists"
+    raise UnreachableError(
+        f"no swapd answers on its admin socket; tried {places}. Start it with swapd serve, or name the socket: --admin."
+    )
+
+
+def _usual_places() -> list[Path]:
+    from swapd.config.paths import admin_socket_candidates
+
+    return list(admin_socket_candidates())
+
+
+def _ask(connection: _Connection, method: str, path: str, body: Json | None, *, wait_s: float | None) -> Json:
+    connection.sock.settimeout(wait_s)
+    try:
+        content = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, body=content, headers={"Content-Type": "application/json"})
+        text = connection.getresponse().read()
+        answer = json.loads(text)
+    except TimeoutError:
+        raise UnreachableError(f"the swapd on {connection.path} does not answer within {wait_s:.0f} s") from None
+    except (OSError, http.client.HTTPException) as error:
+        what = str(error) or type(error).__name__
+        raise UnreachableError(f"the swapd on {connection.path} closed the connection: {what}") from None
+    except ValueError:
+        raise UnreachableError(f"what answers on {connection.path} is no swapd of this version") from None
+    finally:
+        connection.close()
+    if not isinstance(answer, dict):
+        raise UnreachableError(f"what answers on {connection.path} is no swapd of this version")
+    return answer

@@ -1,0 +1,38 @@
+"""Lists the commands. Imports click only, so that ``swapd --help`` is quick; each command imports what it needs."""
+
+import click
+
+from swapd import __version__
+from swapd.cli.check import check
+from swapd.cli.events import events
+from swapd.cli.help import Group
+from swapd.cli.orders import drain, load, pin, reload, undrain, unload, unpin
+from swapd.cli.serve import serve
+from swapd.cli.status import status
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="swapd %(version)s")
+def swapd() -> None:
+    """Serve more models than this node's GPUs can hold.
+
+    swapd stands in front of the model servers of one node. It loads a model when a request asks for it, holds the
+    request meanwhile, and evicts models that are not in use to make room.
+
+      Start:    swapd check swapd.yaml && swapd serve swapd.yaml
+      Look:     swapd status
+      Operate:  swapd load MODEL | unload MODEL | pin MODEL | drain | reload
+
+    All commands but serve and check talk to the running daemon through its admin socket: --admin PATH,
+    $SWAPD_ADMIN, or admin.sock in $RUNTIME_DIRECTORY, /run/swapd or $XDG_RUNTIME_DIR/swapd.
+
+      Exit codes:
+        0  done
+        1  refused or failed; standard error says why
+        2  wrong usage
+        3  no daemon answers on the admin socket
+    """
+
+
+for _command in (serve, check, status, load, unload, pin, unpin, drain, undrain, reload, events):
+    swapd.add_command(_command)

@@ -1,0 +1,37 @@
+"""Starts the daemon."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from swapd.cli.help import Command
+
+
+@click.command(cls=Command, short_help="Run the daemon.")
+@click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--log-format",
+    type=click.Choice(["json", "console"]),
+    help="Form of the log on standard error. [default: console on a terminal, else json]",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least important lines that are written.",
+)
+def serve(config: Path, log_format: str | None, log_level: str) -> None:
+    """Serve the models of CONFIG (YAML) in the foreground until SIGTERM or SIGINT.
+
+    On the first signal requests in flight finish and the engines stop; a second SIGINT ends at once. SIGHUP, or a
+    change of the file, applies a new configuration without a restart.
+
+      Example:  swapd serve swapd.yaml --log-format json
+      Exit codes: 0 ended in order · 1 the config is refused, a port or socket is taken, or a failure · 2 wrong usage
+    """
+    from swapd.agent.app import run
+
+    chosen = log_format or ("console" if sys.stderr.isatty() else "json")
+    raise SystemExit(run(config, log_format=chosen, log_level=log_level))
