@@ -1,0 +1,110 @@
+"""Turns what an operator asks for on the admin socket into events, and the core's answers into results."""
+
+from collections.abc import Callable
+
+from swapd.admin.control import Result
+from swapd.admin.status import ConfigInfo, Extras, ProcessInfo, status_document
+from swapd.agent.directory import Directory
+from swapd.agent.operators import Operators
+from swapd.agent.reload import Reloader
+from swapd.core.commands import Answer
+from swapd.core.events import LoadOrdered, NodeDrainOrdered, NodeUndrainOrdered, PinOrdered, UnloadOrdered
+from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName
+from swapd.core.view import NodeView
+from swapd.instances import Instances
+
+LINGER = Duration(5 * SECOND)
+"""After a drain order, requests for resident models are served for this long: placers need to notice first."""
+
+
+class AgentControl:
+    """What an operator may do with this daemon."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], Instant],
+        operators: Operators,
+        directory: Directory,
+        reloader: Reloader,
+        extras: Callable[[NodeView], Extras],
+        view: Callable[[], NodeView],
+    ) -> None:
+        """``extras`` adds to a snapshot what the core does not know."""
+        self._now = now
+        self._operators = operators
+        self._directory = directory
+        self._reloader = reloader
+        self._extras = extras
+        self._view = view
+
+    def resolve(self, name: str) -> ModelName | None:
+        """Return the configured model that a name or alias stands for."""
+        return self._directory.resolve(name)
+
+    def status(self) -> dict[str, object]:
+        """Return the status document."""
+        view = self._view()
+        return status_document(view, self._extras(view))
+
+    async def load(self, model: ModelName) -> Result:
+        """Make a model resident; clears its cool-down."""
+        return _result(
+            await self._operators.order(lambda request: LoadOrdered(at=self._now(), request=request, model=model))
+        )
+
+    async def unload(self, model: ModelName, timeout: Duration | None) -> Result:  # noqa: ASYNC109 - the core keeps it
+        """Take a model off the GPUs once its in-flight requests have ended, or are cut after ``timeout``."""
+        return _result(
+            await self._operators.order(
+                lambda request: UnloadOrdered(at=self._now(), request=request, model=model, drain_timeout=timeout)
+            )
+        )
+
+    async def pin(self, model: ModelName, pinned: bool) -> Result:  # noqa: FBT001 - pinned is what the order is about
+        """Pin a model, or take its pin away."""
+        return _result(
+            await self._operators.order(
+                lambda request: PinOrdered(at=self._now(), request=request, model=model, pinned=pinned)
+            )
+        )
+
+    async def drain(self, timeout: Duration | None) -> Result:  # noqa: ASYNC109 - the core keeps it
+        """Take the node out of service; in-flight requests end first, or are cut after ``timeout``."""
+        return _result(
+            await self._operators.order(
+                lambda request: NodeDrainOrdered(at=self._now(), request=request, timeout=timeout, linger=LINGER)
+            )
+        )
+
+    async def undrain(self) -> Result:
+        """Bring the node back into service."""
+        return _result(await self._operators.order(lambda request: NodeUndrainOrdered(at=self._now(), request=request)))
+
+    async def reload(self) -> Result:
+        """Read the configuration file again and apply it."""
+        return await self._reloader.reload()
+
+
+def config_info(reloader: Reloader, now: Instant) -> ConfigInfo:
+    """Return what the status document says of the configuration file."""
+    return ConfigInfo(
+        path=str(reloader.path),
+        ok=not reloader.error,
+        error=reloader.error,
+        age=Duration(now - reloader.applied_at),
+    )
+
+
+def process_infos(view: NodeView, instances: Instances) -> dict[InstanceId, ProcessInfo]:
+    """Return the process of each instance of a snapshot that has one."""
+    described = ((instance.instance, instances.describe(instance.instance)) for instance in view.instances)
+    return {
+        instance: ProcessInfo(pid=process.pid, port=process.port, log=str(process.log))
+        for instance, process in described
+        if process is not None and process.pid is not None
+    }
+
+
+def _result(answer: Answer) -> Result:
+    return Result(ok=answer.ok, detail=answer.detail, reason=answer.reason)

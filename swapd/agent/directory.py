@@ -1,0 +1,99 @@
+"""Says which names the node answers to, and translates a model's settings into what engines and proxy take.
+
+Replaced as a whole when the configuration changes; an instance keeps the plan it was started with.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from swapd.config.model import Model, OnClientAbort
+from swapd.config.model import WarmupRequest as WarmupSettings
+from swapd.config.schema import Settings
+from swapd.core.ids import ModelName
+from swapd.engines.base import EngineOptions, EnginePlan, Warmup, WarmupRequest
+from swapd.engines.registry import plan
+from swapd.engines.request_paths import allowed
+from swapd.proxy.services import ListedModel, RouteOptions
+
+
+class Directory:
+    """The configured models by name and alias."""
+
+    def __init__(self, settings: Settings, *, created: int) -> None:
+        """Take the first configuration; clients see ``created`` (unix seconds) as the age of every model."""
+        self._created = created
+        self.apply(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """Take a new configuration."""
+        self._models: dict[ModelName, Model] = {ModelName(name): model for name, model in settings.models.items()}
+        self._options = {name: _engine_options(name, model, settings) for name, model in self._models.items()}
+        self._names: dict[str, ModelName] = {str(name): name for name in self._models}
+        for name, model in self._models.items():
+            self._names.update(dict.fromkeys(model.aliases, name))
+        self._listed = tuple(
+            ListedModel(name=name, aliases=model.aliases, created=self._created)
+            for name, model in sorted(self._models.items())
+        )
+
+    @property
+    def names(self) -> tuple[ModelName, ...]:
+        """The configured names, without aliases."""
+        return tuple(self._models)
+
+    def aliases(self) -> Mapping[ModelName, tuple[str, ...]]:
+        """Return the aliases of each model."""
+        return {name: model.aliases for name, model in self._models.items()}
+
+    def resolve(self, name: str) -> ModelName | None:
+        """Return the model that a name or alias stands for."""
+        return self._names.get(name)
+
+    def models(self) -> Sequence[ListedModel]:
+        """Return the models as clients see them, by name."""
+        return self._listed
+
+    def route_options(self, name: ModelName) -> RouteOptions:
+        """Return how requests for a model are relayed; the defaults for a model that has just been removed."""
+        model = self._models.get(name)
+        if model is None:
+            return RouteOptions()
+        return RouteOptions(finish_on_abort=model.on_client_abort is OnClientAbort.FINISH)
+
+    def allowed(self, name: ModelName, method: str, path: str) -> bool:
+        """Say whether clients may reach this path of the model's engine."""
+        model = self._models.get(name)
+        return model is not None and allowed(model.engine.value, method, path)
+
+    def plan(self, name: ModelName, *, port: int, devices: tuple[str, ...]) -> EnginePlan:
+        """Return how to run one instance of a model; raises EngineError."""
+        return plan(self._options[name], port=port, devices=devices, environ=os.environ)
+
+
+def _engine_options(name: ModelName, model: Model, settings: Settings) -> EngineOptions:
+    return EngineOptions(
+        name=name,
+        engine=model.engine.value,
+        command=model.command,
+        args=model.args,
+        weights=None if model.weights is None else str(model.weights),
+        env=model.env,
+        cwd=str(settings.directory),
+        aliases=model.aliases,
+        concurrency=model.concurrency,
+        health_path=model.health.path,
+        health_timeout=model.health.timeout,
+        warmup=_warmup(model),
+        stop_signal=signal.Signals[model.stop.signal],
+        stop_grace=model.stop.grace,
+        stop_command=model.stop.command,
+        url=model.url,
+    )
+
+
+def _warmup(model: Model) -> Warmup | WarmupRequest:
+    if isinstance(model.warmup, WarmupSettings):
+        return WarmupRequest(method="POST", path=model.warmup.path, body=json.dumps(model.warmup.body).encode())
+    return Warmup.AUTO if model.warmup == "auto" else Warmup.NONE

@@ -1,0 +1,130 @@
+"""Carries out the core's commands: one ``match``, each command to its room.
+
+What a command says is narrated as one log line (see ``narrate``). Nothing is decided here.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from swapd.agent.narrate import narrate
+from swapd.core.commands import (
+    Answer,
+    Check,
+    Command,
+    CoolingDown,
+    Cut,
+    Evicted,
+    EvictionBlocked,
+    Grant,
+    Kill,
+    LoadFinished,
+    Note,
+    Reject,
+    StaleFact,
+    Start,
+    Stop,
+    Transitioned,
+    VerdictChanged,
+)
+from swapd.core.ids import InstanceId, ModelName, gpu_indices
+from swapd.core.topology import NodeTopology
+from swapd.engines.base import EnginePlan
+
+
+class Gate(Protocol):
+    """Where requests wait for their model."""
+
+    def granted(self, command: Grant) -> None:
+        """Forward the request."""
+
+    def rejected(self, command: Reject) -> None:
+        """Answer the request with an error."""
+
+    def cut(self, command: Cut) -> None:
+        """Break off the request visibly."""
+
+
+class Runner(Protocol):
+    """Where engines run."""
+
+    def start(self, instance: InstanceId, model: ModelName, plan_for_port: Callable[[int], EnginePlan]) -> None:
+        """Start an engine."""
+
+    def check(self, instance: InstanceId) -> None:
+        """Find out whether it answers."""
+
+    def stop(self, instance: InstanceId) -> None:
+        """Ask it to leave."""
+
+    def kill(self, instance: InstanceId) -> None:
+        """Kill its processes."""
+
+
+class Planner(Protocol):
+    """Knows how each model is run."""
+
+    def plan(self, name: ModelName, *, port: int, devices: tuple[str, ...]) -> EnginePlan:
+        """Return how to run one instance on a port."""
+
+
+class Executor:
+    """Hands each command to its room."""
+
+    def __init__(
+        self,
+        topology: NodeTopology,
+        *,
+        gate: Gate,
+        instances: Runner,
+        planner: Planner,
+        answered: Callable[[Answer], None],
+        noted: Callable[[Note], None],
+        started: Callable[[InstanceId], None],
+    ) -> None:
+        """Wire the rooms; ``started`` is told of each new instance id before its engine starts."""
+        self._topology = topology
+        self._gate = gate
+        self._instances = instances
+        self._planner = planner
+        self._answered = answered
+        self._noted = noted
+        self._started = started
+
+    def __call__(self, command: Command) -> None:
+        """Carry out one command."""
+        narrate(command)
+        match command:
+            case Grant():
+                self._gate.granted(command)
+            case Reject():
+                self._gate.rejected(command)
+            case Cut():
+                self._gate.cut(command)
+            case Start():
+                self._start(command)
+            case Check():
+                self._instances.check(command.instance)
+            case Stop():
+                self._instances.stop(command.instance)
+            case Kill():
+                self._instances.kill(command.instance)
+            case Answer():
+                self._answered(command)
+            case (
+                Transitioned()
+                | LoadFinished()
+                | Evicted()
+                | EvictionBlocked()
+                | VerdictChanged()
+                | CoolingDown()
+                | StaleFact()
+            ):
+                self._noted(command)
+            case _:
+                assert_never(command)
+
+    def _start(self, order: Start) -> None:
+        self._started(order.instance)
+        devices = tuple(self._topology.gpus[index].uuid for index in gpu_indices(order.gpus))
+        name = order.spec.name
+        self._instances.start(order.instance, name, lambda port: self._planner.plan(name, port=port, devices=devices))

@@ -1,0 +1,114 @@
+"""Applies a changed configuration file: as a difference when it is valid, not at all when it is not.
+
+A file is read on another thread, because a network file system may be slow; it is applied on the loop in one step.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from swapd.admin.control import Result
+from swapd.aio.backoff import Backoff
+from swapd.config.compile import compile_catalog
+from swapd.config.diff import difference
+from swapd.config.load import Loaded, load
+from swapd.config.problems import ConfigError
+from swapd.config.schema import Settings
+from swapd.config.watch import changes
+from swapd.core.catalog import Catalog
+from swapd.core.ids import Instant
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd.config")
+
+_READ_LIMIT_S = 60.0
+
+
+class Reloader:
+    """Owns the configuration in force."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        now: Callable[[], Instant],
+        applied: Callable[[Settings, Catalog], None],
+        outcome: Callable[[bool], None],
+    ) -> None:
+        """Start from a valid configuration; ``applied`` puts a new one in force, ``outcome`` hears of success."""
+        self._path: Path = loaded.path
+        self._now = now
+        self._applied = applied
+        self._outcome = outcome
+        self._one_at_a_time = asyncio.Lock()
+        self.settings = loaded.settings
+        #: what came of the last reading of the file; empty when it is in force
+        self.error = ""
+        #: settings that differ from the running ones and wait for a restart
+        self.restart_needed: tuple[str, ...] = ()
+        self.applied_at = now()
+
+    @property
+    def path(self) -> Path:
+        """The configuration file."""
+        return self._path
+
+    async def reload(self) -> Result:
+        """Read the file and apply it; an invalid one changes nothing."""
+        async with self._one_at_a_time:
+            try:
+                async with asyncio.timeout(_READ_LIMIT_S):
+                    loaded, catalog = await asyncio.to_thread(_read, self._path)
+            except ConfigError as error:
+                return self._refuse("; ".join(str(problem) for problem in error.problems))
+            except TimeoutError:
+                return self._refuse(f"{self._path} could not be read within {_READ_LIMIT_S:.0f} s")
+            return self._apply(loaded, catalog)
+
+    async def watch(self, stop: asyncio.Event) -> None:
+        """Reload whenever the file changes, until ``stop`` is set. A watcher that fails is started again."""
+        backoff, failures = Backoff(first=1.0, cap=60.0), 0
+        while not stop.is_set():
+            try:
+                async for _ in changes(self._path, stop):
+                    failures = 0
+                    await self.reload()
+            except OSError as error:
+                _log.warning("config_watch_failed", path=str(self._path), error=str(error))
+                await asyncio.sleep(backoff.delay(failures))
+                failures += 1
+
+    def _apply(self, loaded: Loaded, catalog: Catalog) -> Result:
+        changed = difference(self.settings, loaded.settings)
+        for warning in loaded.warnings:
+            _log.warning("config_warning", detail=str(warning))
+        self.settings = loaded.settings
+        self.error = ""
+        self.applied_at = self._now()
+        self.restart_needed = changed.restart_needed
+        self._applied(loaded.settings, catalog)
+        self._outcome(True)  # noqa: FBT003 - the outcome
+        _log.info(
+            "config_applied",
+            path=str(self._path),
+            added=list(changed.added),
+            removed=list(changed.removed),
+            changed=list(changed.changed),
+            restart_needed=list(changed.restart_needed),
+        )
+        detail = f"{len(changed.added)} added, {len(changed.removed)} removed, {len(changed.changed)} changed"
+        if changed.restart_needed:
+            detail += f"; takes effect after a restart only: {', '.join(changed.restart_needed)}"
+        return Result(ok=True, detail=detail)
+
+    def _refuse(self, why: str) -> Result:
+        self.error = why
+        self._outcome(False)  # noqa: FBT003 - the outcome
+        _log.error("config_refused", path=str(self._path), detail=why, effect="the previous configuration stays")
+        return Result(ok=False, detail=why)
+
+
+def _read(path: Path) -> tuple[Loaded, Catalog]:
+    loaded = load(path)
+    return loaded, compile_catalog(loaded.settings)

@@ -1,0 +1,76 @@
+"""Tells metrics and the log how each request ended."""
+
+from collections.abc import Callable
+
+import structlog
+
+from swapd.core.ids import SECOND, Duration, ModelName
+from swapd.core.reasons import Outcome
+from swapd.metrics.collect import Metrics
+from swapd.proxy.record import RequestRecord
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd.requests")
+
+CLIENT_LEFT = 499
+"""The code counted for a client that left before any status was sent."""
+
+
+class RequestObserver:
+    """Takes one record per request."""
+
+    def __init__(self, metrics: Metrics, *, max_wait: Callable[[ModelName], Duration | None]) -> None:
+        """``max_wait`` returns a model's cold-start promise, ``None`` once the model is gone."""
+        self._metrics = metrics
+        self._max_wait = max_wait
+
+    def finished(self, record: RequestRecord) -> None:
+        """Count and log the end of a request."""
+        code = record.status or CLIENT_LEFT
+        self._metrics.request_finished(
+            record.model,
+            code=code,
+            outcome=record.outcome,
+            cold_start=record.cold_start,
+            duration=record.duration,
+            queue_wait=None if record.request is None else record.waited,
+            first_byte=record.ttfb,
+            reason=record.reason,
+            prompt_tokens=record.prompt_tokens,
+            completion_tokens=record.completion_tokens,
+            promise_kept=self._promise_kept(record),
+        )
+        broken = record.outcome in (Outcome.UPSTREAM_FAILED, Outcome.CUT) or code >= 500
+        write = _log.warning if broken else _log.info
+        write(
+            "request",
+            request_id=record.request_id,
+            request=record.request,
+            model=record.model,
+            instance=record.instance,
+            method=record.method,
+            path=record.path,
+            status=code,
+            reason=None if record.reason is None else record.reason.value,
+            outcome=None if record.outcome is None else record.outcome.value,
+            cold_start=record.cold_start,
+            waited_s=_s(record.waited),
+            ttfb_s=None if record.ttfb is None else _s(record.ttfb),
+            duration_s=_s(record.duration),
+            bytes_in=record.bytes_in,
+            bytes_out=record.bytes_out,
+            prompt_tokens=record.prompt_tokens,
+            completion_tokens=record.completion_tokens,
+        )
+
+    def _promise_kept(self, record: RequestRecord) -> bool | None:
+        """Say whether a cold start's first byte came within the promise; ``None`` when nothing was promised."""
+        if not record.cold_start or record.model is None or record.outcome is Outcome.CANCELLED:
+            return None
+        promise = self._max_wait(record.model)
+        if promise is None:
+            return None
+        return record.ttfb is not None and record.ttfb <= promise
+
+
+def _s(duration: Duration) -> float:
+    return round(duration / SECOND, 4)
