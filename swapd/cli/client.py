@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ANSWER_S: Final = 10.0
 """How long a living daemon may take for an answer that waits for nothing."""
+
+_PLACES: Final = "$RUNTIME_DIRECTORY, /run/swapd, $XDG_RUNTIME_DIR/swapd or the user's temporary directory"
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
@@ -98,8 +101,10 @@ def printable(text: object) -> str:
 
 
 def _connect(admin: Path | None) -> _Connection:
+    from swapd.config.paths import find_admin_socket
+
     tried = []
-    for path in [admin] if admin is not None else _usual_places():
+    for path in find_admin_socket(admin, os.environ):
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connecting.settimeout(ANSWER_S)
         try:
@@ -109,16 +114,10 @@ def _connect(admin: Path | None) -> _Connection:
             tried.append(f"{path} ({(error.strerror or str(error)).lower()})")
         else:
             return _Connection(connecting, path)
-    places = ", ".join(tried) or "nothing: no usual place exists"
+    places = f"tried {', '.join(tried)}" if tried else f"there is no admin.sock in {_PLACES}"
     raise UnreachableError(
-        f"no swapd answers on its admin socket; tried {places}. Start it with swapd serve, or name the socket: --admin."
+        f"no swapd answers on its admin socket: {places}; start it with swapd serve, or name the socket with --admin"
     )
-
-
-def _usual_places() -> list[Path]:
-    from swapd.config.paths import admin_socket_candidates
-
-    return list(admin_socket_candidates())
 
 
 def _ask(connection: _Connection, method: str, path: str, body: Json | None, *, wait_s: float | None) -> Json:

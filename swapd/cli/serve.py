@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -9,7 +10,7 @@ from swapd.cli.help import Command
 
 
 @click.command(cls=Command, short_help="Run the daemon.")
-@click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("config", type=click.Path(path_type=Path))
 @click.option(
     "--log-format",
     type=click.Choice(["json", "console"]),
@@ -22,7 +23,7 @@ from swapd.cli.help import Command
     show_default=True,
     help="Least important lines that are written.",
 )
-def serve(config: Path, log_format: str | None, log_level: str) -> None:
+def serve(config: Path, log_format: Literal["json", "console"] | None, log_level: str) -> None:
     """Serve the models of CONFIG (YAML) in the foreground until SIGTERM or SIGINT.
 
     On the first signal requests in flight finish and the engines stop; a second SIGINT ends at once. SIGHUP, or a
@@ -33,5 +34,5 @@ def serve(config: Path, log_format: str | None, log_level: str) -> None:
     """
     from swapd.agent.app import run
 
-    chosen = log_format or ("console" if sys.stderr.isatty() else "json")
+    chosen: Literal["json", "console"] = log_format or ("console" if sys.stderr.isatty() else "json")
     raise SystemExit(run(config, log_format=chosen, log_level=log_level))

@@ -27,9 +27,6 @@ def status(*, as_json: bool, admin: Path | None) -> None:
         return
     from rich.console import Console
 
-    from swapd.cli.table import WIDTH_IN_PIPE, print_status
+    from swapd.cli.table import print_status, wide
 
-    console = Console(markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH_IN_PIPE)
-    print_status(console, document)
+    print_status(wide(Console(markup=False, highlight=False, emoji=False)), document)

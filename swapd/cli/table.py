@@ -15,13 +15,20 @@ from swapd.cli.client import printable
 
 Json = dict[str, Any]
 
-WIDTH_IN_PIPE: Final = 140
+_WIDTH_IN_PIPE: Final = 140
 """Columns when the output is no terminal, so that lines are whole for grep."""
 _NARROW: Final = 90
 """Below this the columns that explain, rather than state, are left out."""
 _BAR: Final = 10
 _WHY_LINES: Final = 8
 _STATE_STYLES: Final = {"ready": "green", "failed": "bold red", "leaked": "bold red", "loading": "yellow"}
+
+
+def wide(console: Console) -> Console:
+    """Return the console, widened if its output is no terminal."""
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDTH_IN_PIPE)
+    return console
 
 
 def print_status(console: Console, document: Json) -> None:
@@ -86,16 +93,17 @@ def _print_head(console: Console, document: Json) -> None:
         )
 
 
-def _table(*columns: str, right: Iterable[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """Return an empty table without lines; the columns in ``right`` are aligned to the right."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     numbers = frozenset(right)
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return table
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
 
 
 def _devices(devices: list[Json]) -> Table:
-    table = _table("GPU", "id", "reserved", "", "models", right=("GPU",))
+    rows = table("GPU", "id", "reserved", "", "models", right=("GPU",))
     for device in devices:
         total, reserved, lost = device["memory_bytes"], device["reserved_bytes"], device["quarantined_bytes"]
         filled = round(_BAR * reserved / total) if total else 0
@@ -104,15 +112,15 @@ def _devices(devices: list[Json]) -> Table:
             text.append(f", {size(lost)} not released", "bold red")
         bar = "█" * filled + "░" * (_BAR - filled)
         names = ", ".join(map(printable, device["models"])) or "–"
-        table.add_row(str(device["index"]), Text(printable(device["uuid"])), text, bar, Text(names))
-    return table
+        rows.add_row(str(device["index"]), Text(printable(device["uuid"])), text, bar, Text(names))
+    return rows
 
 
 def _models(document: Json, *, narrow: bool) -> Table:
     instances = {instance["instance"]: instance for instance in document["instances"]}
     brief = ("model", "state", "GPUs", "in flight", "waiting")
     columns = brief if narrow else (*brief, "last used", "load", "pin", "swapping")
-    table = _table(*columns, right=("in flight", "last used", "load"))
+    rows = table(*columns, right=("in flight", "last used", "load"))
     for model in document["models"]:
         state = Text(_state(model, instances.get(model["instance"])), _STATE_STYLES.get(model["state"], ""))
         name = Text(printable(model["name"]))
@@ -125,8 +133,8 @@ def _models(document: Json, *, narrow: bool) -> Table:
             Text("pinned" if model["pinned"] else "–"),
             _verdict(model),
         )
-        table.add_row(*(cells if narrow else cells + rest))
-    return table
+        rows.add_row(*(cells if narrow else cells + rest))
+    return rows
 
 
 def _state(model: Json, instance: Json | None) -> str:
