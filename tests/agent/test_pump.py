@@ -1,0 +1,107 @@
+"""The pump applies one fact at a time, in order, and keeps one timer."""
+
+import asyncio
+from collections.abc import Callable
+
+from swapd.agent.pump import Pump
+from swapd.agent.recorder import FlightRecorder
+from swapd.core.commands import Command, StaleFact
+from swapd.core.events import Event, RequestEnded, Tick
+from swapd.core.ids import Instant, RequestId
+from swapd.core.reasons import Outcome
+
+
+class ScriptedCore:
+    """Answers each event with what the test says and remembers the events."""
+
+    def __init__(self, answer: Callable[[Event], tuple[Command, ...]] = lambda _: ()) -> None:
+        self.seen: list[Event] = []
+        self.next_wakeup: Instant | None = None
+        self._answer = answer
+
+    def handle(self, event: Event) -> tuple[Command, ...]:
+        self.seen.append(event)
+        return self._answer(event)
+
+
+def _ended(number: int) -> RequestEnded:
+    return RequestEnded(at=Instant(number), request=RequestId(number), outcome=Outcome.SERVED)
+
+
+def _pump(core: ScriptedCore, execute: Callable[[Command], None], broken: Callable[[BaseException], None]) -> Pump:
+    return Pump(core, now=lambda: Instant(0), execute=execute, recorder=FlightRecorder(), broken=broken)  # type: ignore[arg-type]
+
+
+async def test_a_fact_reported_during_an_order_waits_until_all_orders_of_its_predecessor_are_out() -> None:
+    done: list[str] = []
+    orders = {1: (StaleFact("first"), StaleFact("second")), 2: (StaleFact("third"),)}
+    core = ScriptedCore(lambda event: orders[int(event.at)])
+    pump: Pump
+
+    def execute(command: Command) -> None:
+        assert isinstance(command, StaleFact)
+        done.append(command.event)
+        if command.event == "first":
+            pump.post(_ended(2))
+
+    pump = _pump(core, execute, lambda error: None)
+    pump.post(_ended(1))
+    assert done == ["first", "second", "third"]
+    assert [int(event.at) for event in core.seen] == [1, 2]
+
+
+async def test_a_core_that_refuses_to_go_on_is_reported_once_and_gets_no_further_fact() -> None:
+    def refuse(event: Event) -> tuple[Command, ...]:
+        raise AssertionError(f"law broken at {event.at}")
+
+    errors: list[BaseException] = []
+    core = ScriptedCore(refuse)
+    pump = _pump(core, lambda command: None, errors.append)
+    pump.post(_ended(1))
+    pump.post(_ended(2))
+    assert [str(error) for error in errors] == ["law broken at 1"]
+    assert len(core.seen) == 1
+
+
+async def test_the_timer_posts_a_tick_at_the_wakeup_the_core_asks_for() -> None:
+    ticked = asyncio.Event()
+
+    def answer(event: Event) -> tuple[Command, ...]:
+        if isinstance(event, Tick):
+            core.next_wakeup = None
+            ticked.set()
+        return ()
+
+    core = ScriptedCore(answer)
+    pump = _pump(core, lambda command: None, lambda error: None)
+    core.next_wakeup = Instant(1_000_000)
+    pump.post(_ended(1))
+    async with asyncio.timeout(30):
+        await ticked.wait()
+    assert [type(event) for event in core.seen] == [RequestEnded, Tick]
+
+
+async def test_a_wakeup_that_moves_replaces_the_timer_instead_of_adding_one() -> None:
+    core = ScriptedCore()
+    pump = _pump(core, lambda command: None, lambda error: None)
+    timers = []
+    for wakeup in (10**12, 10**11, 10**11, None):
+        core.next_wakeup = None if wakeup is None else Instant(wakeup)
+        pump.post(_ended(1))
+        timers.append(pump._timer)
+    first, second, third, last = timers
+    assert first is not None
+    assert first.cancelled()
+    assert second is third
+    assert second is not None
+    assert second.cancelled()
+    assert last is None
+    pump.close()
+
+
+async def test_a_closed_pump_drops_facts() -> None:
+    core = ScriptedCore()
+    pump = _pump(core, lambda command: None, lambda error: None)
+    pump.close()
+    pump.post(_ended(1))
+    assert core.seen == []
