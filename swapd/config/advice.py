@@ -1,0 +1,47 @@
+"""Warns of settings that work but that the operator may come to regret."""
+
+from collections.abc import Iterator
+
+from swapd.config import room
+from swapd.config.compile import load_estimate
+from swapd.config.explain import Finding, at
+from swapd.config.schema import Settings
+from swapd.config.units import format_duration
+from swapd.core.ids import SECOND, Duration
+
+
+def advise(settings: Settings) -> Iterator[Finding]:
+    """Yield place and sentence of each warning."""
+    yield from _slow_loads(settings)
+    yield from _pins(settings)
+    if settings.scheduling.protect_max_wait is None:
+        reason = "with never, models in steady use keep others waiting without end"
+        yield at(("scheduling", "protect_max_wait"), f"consider a duration such as 15s: {reason}")
+
+
+def _slow_loads(settings: Settings) -> Iterator[Finding]:
+    for name, model in settings.models.items():
+        estimate = load_estimate(model)
+        if estimate > model.max_wait:
+            about, allowed = format_duration(_whole_seconds(estimate)), format_duration(model.max_wait)
+            yield at(
+                ("models", name, "max_wait"),
+                f"raise it or pin {name}: loading takes about {about}, and a request may wait {allowed}",
+            )
+
+
+def _pins(settings: Settings) -> Iterator[Finding]:
+    pins, devices = room.pinned(settings), settings.devices.virtual
+    if not pins:
+        return
+    names, where = ", ".join(pins), ("models", next(reversed(pins)), "pin")
+    least = room.least_gpus(pins, devices.memory)
+    if least * 4 > devices.count:
+        share = f"{least} of {devices.count} devices"
+        yield at(where, f"consider fewer pins: {names} take {share}, and above a quarter all other models wait longer")
+    if not room.arrangeable(pins, devices.count, devices.memory):
+        yield at(where, f"consider fewer pins: no way was found to keep all of {names} loaded at once")
+
+
+def _whole_seconds(duration: Duration) -> Duration:
+    return Duration(-(-duration // SECOND) * SECOND)

@@ -1,0 +1,150 @@
+"""Refuses what no single key shows: models that contradict their engine, each other, or the node.
+
+Each check takes the whole settings and yields place and sentence of everything it finds; it refuses only what can
+never work. What merely looks unwise is in ``advice``; what the disk says is in ``presence``.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final, assert_never
+
+from swapd.config import ports, room
+from swapd.config.explain import Finding, at, dotted, suggestion
+from swapd.config.model import EngineKind, Model
+from swapd.config.placeholders import PLACEHOLDERS, uses
+from swapd.config.schema import Settings
+from swapd.config.source import Where
+from swapd.config.units import approximate_size
+
+#: the kernel's limit for the path of a Unix socket, less its final NUL
+_MAX_SOCKET_PATH: Final = 107
+
+
+def check(settings: Settings) -> Iterator[Finding]:
+    """Yield everything that makes the settings unusable."""
+    for one in _CHECKS:
+        yield from one(settings)
+
+
+def _engines(settings: Settings) -> Iterator[Finding]:
+    for name, model in settings.models.items():
+        where: Where = ("models", name)
+        match model.engine:
+            case EngineKind.COMMAND:
+                yield from _command_engine(where, model)
+            case EngineKind.LLAMA_SERVER | EngineKind.VLLM:
+                yield from _refused(where, model, url="engine: external")
+                if model.weights is None:
+                    yield where, f"add `{dotted(where)}.weights`, the file or directory that {model.engine} is to serve"
+            case EngineKind.EXTERNAL:
+                yield from _refused(where, model, args="engine: llama-server and vllm")
+                if model.url is None:
+                    yield where, f"add `{dotted(where)}.url`, the address of the server, as in http://127.0.0.1:8000"
+            case _:
+                assert_never(model.engine)
+
+
+def _command_engine(where: Where, model: Model) -> Iterator[Finding]:
+    others = "engine: llama-server and vllm; put the words into `command`"
+    yield from _refused(where, model, url="engine: external", args=others)
+    if not model.command:
+        yield where, f'add `{dotted(where)}.command`, for example [python, serve.py, --port, "{{port}}"]'
+    elif "port" not in uses(model.command):
+        yield at((*where, "command"), "put {port} where the program takes its port, because swapd chooses it")
+
+
+def _refused(where: Where, model: Model, **kinds: str) -> Iterator[Finding]:
+    for key, kind in kinds.items():
+        if key in model.model_fields_set:
+            yield at((*where, key), f"remove this key: it is for {kind}")
+
+
+def _placeholders(settings: Settings) -> Iterator[Finding]:
+    known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+    for place, name, used in _used(settings):
+        if used not in PLACEHOLDERS:
+            yield at(place, f"there is no {{{used}}}{suggestion(used, list(PLACEHOLDERS))}; possible are {known}")
+        elif used == "weights" and settings.models[name].weights is None:
+            yield at(place, f"add `models.{name}.weights`, because {{weights}} is used here")
+
+
+def _used(settings: Settings) -> Iterator[tuple[Where, str, str]]:
+    """Yield place, model and name of each placeholder."""
+    for name, model in settings.models.items():
+        programs: list[tuple[Where, tuple[str, ...]]] = [
+            (("models", name, "command"), model.command),
+            (("models", name, "args"), model.args),
+            (("models", name, "stop", "command"), model.stop.command or ()),
+        ]
+        for where, program in programs:
+            for position, word in enumerate(program):
+                for used in uses((word,)):
+                    yield (*where, position), name, used
+
+
+def _names(settings: Settings) -> Iterator[Finding]:
+    taken: dict[str, str] = dict.fromkeys(settings.models, "the name of a model")
+    for name, model in settings.models.items():
+        for position, alias in enumerate(model.aliases):
+            if alias in taken:
+                place: Where = ("models", name, "aliases", position)
+                yield at(place, f"choose another alias: {alias} is {taken[alias]} already")
+            taken.setdefault(alias, f"an alias of {name}")
+
+
+def _footprints(settings: Settings) -> Iterator[Finding]:
+    devices = settings.devices.virtual
+    size = approximate_size(devices.memory)
+    for name, model in settings.models.items():
+        if model.gpus > devices.count:
+            where: Where = ("models", name, "gpus")
+            yield at(where, f"write at most {devices.count}, the number of the node's devices, not {model.gpus}")
+        if model.memory > devices.memory:
+            where = ("models", name, "memory")
+            yield at(where, f"write at most {size}, the memory of a device, not {approximate_size(model.memory)}")
+
+
+def _pins(settings: Settings) -> Iterator[Finding]:
+    pins, devices, limit = room.pinned(settings), settings.devices.virtual, settings.scheduling.max_pinned_gpus
+    if not pins or any(model.gpus > devices.count or model.memory > devices.memory for model in pins.values()):
+        return  # nothing pinned, or refused already
+    names, least, last = ", ".join(pins), room.least_gpus(pins, devices.memory), next(reversed(pins))
+    where: Where = ("models", last, "pin")
+    if least > devices.count:
+        yield at(
+            where,
+            f"unpin some of {names}: together they need {least} devices or more, and the node has {devices.count}",
+        )
+        return
+    if limit is not None and least > limit:
+        yield at(
+            where,
+            f"unpin some of {names} or raise `scheduling.max_pinned_gpus`: they need {least} devices or more, "
+            f"and {limit} are allowed",
+        )
+    for name, model in settings.models.items():
+        free = devices.count - (least if model.exclusive else room.exclusive_gpus(pins))
+        if not model.pin and free < model.gpus <= devices.count:
+            place: Where = ("models", name, "gpus")
+            yield at(place, f"lower it or unpin a model: the pins of {names} leave {free} of {devices.count} devices")
+
+
+def _listeners(settings: Settings) -> Iterator[Finding]:
+    http, socket = settings.http, settings.admin.socket
+    if not http.listen.loopback and "auth" not in http.model_fields_set:
+        yield at(
+            ("http", "listen"),
+            "write `auth: none` beside it if everybody who reaches this address may use it, or listen on 127.0.0.1",
+        )
+    if socket is not None and len(str(socket).encode()) > _MAX_SOCKET_PATH:
+        yield at(("admin", "socket"), f"choose a path of at most {_MAX_SOCKET_PATH} bytes, the system's limit")
+
+
+_CHECKS: Final[tuple[Callable[[Settings], Iterator[Finding]], ...]] = (
+    _engines,
+    _placeholders,
+    _names,
+    _footprints,
+    _pins,
+    ports.clashes,
+    _listeners,
+)

@@ -1,0 +1,114 @@
+"""Turns settings into the core's words: the catalog of models, the rules, the node's devices.
+
+Reads the disk for the size and age of the weights, nothing else. A model's revision covers exactly what needs a new
+process when it changes.
+"""
+
+import hashlib
+import json
+from typing import Final
+
+from swapd.config.files import TooManyFilesError, Weights, weigh
+from swapd.config.model import Model
+from swapd.config.ports import reserved_ports
+from swapd.config.schema import Scheduling, Settings
+from swapd.core.catalog import Catalog, Footprint, ModelSpec, SchedulingSettings
+from swapd.core.ids import SECOND, Bytes, Duration, ModelName
+from swapd.core.topology import Gpu, NodeTopology
+
+__all__ = ["compile_catalog", "compile_topology", "load_estimate", "load_timeout", "model_weights", "reserved_ports"]
+
+#: a load's first guess: a fixed part, and the speed at which weights come in
+ESTIMATE_BASE: Final = Duration(2 * SECOND)
+ESTIMATE_BYTES_PER_SECOND: Final = 2_000_000_000
+#: every so many bytes of weights lengthen the load timeout by a second
+TIMEOUT_BYTES_PER_SECOND: Final = 100_000_000
+
+#: the keys whose change needs a new process; ``weights`` is added with the files' sizes and times
+_REVISION_KEYS: Final = frozenset(
+    {"engine", "command", "args", "url", "gpus", "memory", "exclusive", "env", "health", "warmup", "stop"}
+)
+
+
+def compile_catalog(settings: Settings) -> Catalog:
+    """Return the models and rules as the core knows them."""
+    models = {ModelName(name): _spec(ModelName(name), model) for name, model in settings.models.items()}
+    return Catalog(models, _rules(settings.scheduling))
+
+
+def compile_topology(settings: Settings) -> NodeTopology:
+    """Return the node's devices."""
+    virtual = settings.devices.virtual
+    return NodeTopology(tuple(Gpu(index, f"virtual-{index}", virtual.memory) for index in range(virtual.count)))
+
+
+def model_weights(model: Model) -> Weights | None:
+    """Return size and fingerprint of a model's weights; ``None``: it names none, or they are gone meanwhile."""
+    if model.weights is None:
+        return None
+    try:
+        return weigh(model.weights)
+    except (OSError, TooManyFilesError):
+        return None
+
+
+def load_estimate(model: Model) -> Duration:
+    """Return the expected load time before any was measured."""
+    if model.load_estimate is not None:
+        return model.load_estimate
+    return Duration(ESTIMATE_BASE + _size(model_weights(model)) * SECOND // ESTIMATE_BYTES_PER_SECOND)
+
+
+def load_timeout(model: Model) -> Duration:
+    """Return the longest time a load may take: the setting, lengthened with the size of the weights."""
+    return Duration(model.load_timeout + _size(model_weights(model)) * SECOND // TIMEOUT_BYTES_PER_SECOND)
+
+
+def _size(weights: Weights | None) -> Bytes:
+    return Bytes(0) if weights is None else weights.size
+
+
+def _spec(name: ModelName, model: Model) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        footprint=Footprint(gpus=model.gpus, bytes_per_gpu=model.memory, exclusive=model.exclusive),
+        pinned=model.pin,
+        concurrency=model.concurrency,
+        max_queue=model.max_queue,
+        max_wait=model.max_wait,
+        load_timeout=load_timeout(model),
+        load_stall=model.load_stall,
+        stop_grace=model.stop.grace,
+        has_stop_command=model.stop.command is not None,
+        priority=model.priority,
+        load_estimate=load_estimate(model),
+        revision=_revision(model),
+    )
+
+
+def _revision(model: Model) -> str:
+    weights = model_weights(model)
+    content = {
+        **model.model_dump(mode="json", include=set(_REVISION_KEYS)),
+        "weights": [str(model.weights), weights.fingerprint if weights else None],
+    }
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _rules(scheduling: Scheduling) -> SchedulingSettings:
+    return SchedulingSettings(
+        policy=scheduling.policy,
+        protect=scheduling.protect,
+        protect_max_wait=scheduling.protect_max_wait,
+        min_residency_load_times=scheduling.min_residency.load_times,
+        min_residency=scheduling.min_residency.duration,
+        drain_after=scheduling.drain_after,
+        drain_timeout=scheduling.drain_timeout,
+        max_concurrent_loads=scheduling.max_concurrent_loads,
+        frequency_half_life=scheduling.frequency_half_life,
+        release_timeout=scheduling.release_timeout,
+        idle_unload=scheduling.idle_unload,
+        mode=scheduling.mode,
+        max_pinned_gpus=scheduling.max_pinned_gpus,
+    )
