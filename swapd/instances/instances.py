@@ -1,0 +1,101 @@
+"""Carries out the core's orders about instances, and answers for all processes the daemon has started.
+
+Orders are synchronous and report nothing themselves; the facts follow through ``post``.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from swapd.aio.supervise import Tasks
+from swapd.core.events import Event
+from swapd.core.ids import InstanceId, Instant, ModelName
+from swapd.engines.base import EnginePlan
+from swapd.instances.ports import Ports
+from swapd.instances.processes import become_subreaper
+from swapd.instances.run import Room
+from swapd.instances.settings import Endpoint, InstanceSettings, ProcessView
+from swapd.instances.supervisor import Supervisor
+
+_log = structlog.get_logger(__name__)
+
+
+class Instances:
+    """All instances of the node; made and used on one event loop."""
+
+    def __init__(
+        self, *, post: Callable[[Event], None], now: Callable[[], Instant], tasks: Tasks, settings: InstanceSettings
+    ) -> None:
+        """``tasks`` may be shared; it must be closed after this."""
+        become_subreaper()
+        ports = Ports(settings.first_port, settings.last_port, reserved=settings.reserved_ports)
+        token = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._room = Room(post, now, tasks, ports, settings, token)
+        self._supervisors: dict[InstanceId, Supervisor] = {}
+
+    def start(self, instance: InstanceId, model: ModelName, plan_for_port: Callable[[int], EnginePlan]) -> None:
+        """Start an engine by the plan for the port that it is given; ``plan_for_port`` may raise ``EngineError``."""
+        assert instance not in self._supervisors, f"instance {instance} was started before"
+        supervisor = Supervisor(self._room, instance, model, partial(self._supervisors.pop, instance, None))
+        self._supervisors[instance] = supervisor
+        supervisor.start(plan_for_port)
+
+    def check(self, instance: InstanceId) -> None:
+        """Find out whether a ready instance still answers."""
+        supervisor = self._known(instance, "check")
+        if supervisor is not None:
+            supervisor.check()
+
+    def stop(self, instance: InstanceId) -> None:
+        """Run the stop hook, then send the stop signal; nothing is killed."""
+        supervisor = self._known(instance, "stop")
+        if supervisor is not None:
+            supervisor.stop()
+
+    def kill(self, instance: InstanceId) -> None:
+        """Kill every process of an instance."""
+        supervisor = self._known(instance, "kill")
+        if supervisor is not None:
+            supervisor.kill()
+
+    def endpoint(self, instance: InstanceId) -> Endpoint | None:
+        """Return where an instance listens, or will; ``None``: unknown, or not planned yet."""
+        supervisor = self._supervisors.get(instance)
+        plan = supervisor.run.plan if supervisor is not None else None
+        return Endpoint(plan.host, plan.port) if plan is not None else None
+
+    def describe(self, instance: InstanceId) -> ProcessView | None:
+        """Return what is known of an instance's process."""
+        supervisor = self._supervisors.get(instance)
+        if supervisor is None:
+            return None
+        run = supervisor.run
+        port = run.plan.port if run.plan is not None else run.port
+        return ProcessView(run.child.pid if run.child is not None else None, port, run.output.path, run.started)
+
+    def log_tail(self, instance: InstanceId, lines: int) -> tuple[str, ...]:
+        """Return the last lines that an instance has printed; none for an unknown one."""
+        supervisor = self._supervisors.get(instance)
+        return supervisor.run.output.tail(lines) if supervisor is not None else ()
+
+    async def aclose(self, *, force: bool = False) -> None:
+        """End every instance, in order (hook, signal, grace, kill) or by force; no process is left afterwards."""
+        await asyncio.gather(*(supervisor.aclose(force=force) for supervisor in tuple(self._supervisors.values())))
+        self._supervisors.clear()
+
+    async def detach(self) -> None:
+        """Leave the engines running: the daemon ends without them."""
+        for supervisor in self._supervisors.values():
+            supervisor.forget()
+        self._supervisors.clear()
+        await asyncio.sleep(0)
+
+    def _known(self, instance: InstanceId, order: str) -> Supervisor | None:
+        supervisor = self._supervisors.get(instance)
+        if supervisor is None:
+            _log.info("order_for_unknown_instance", order=order, instance=instance)
+        return supervisor
