@@ -8,7 +8,7 @@ never looks into the core: it knows what it posted and what it was ordered.
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from swapd.core.commands import Answer, Check, Command, Cut, Grant, Kill, Note, Reject, Start, Stop
 from swapd.core.events import (
@@ -29,7 +29,6 @@ from swapd.core.events import (
 )
 from swapd.core.ids import InstanceId, Instant, RequestId
 from swapd.core.reasons import Outcome
-from swapd.core.scheduler import Scheduler
 from swapd.sim.world import World
 
 Observer = Callable[[Event, tuple[Command, ...]], None]
@@ -39,6 +38,19 @@ MAX_TICKS_AT_ONCE = 100
 
 _LOADING_FACTS = (StageEntered, LoadProgressed, InstanceReady, LoadFailed, InstanceExited, InstanceUnhealthy)
 _STOPPING_FACTS = (StopSignalled, ProcessesGone, MemoryReleased)
+
+
+class Core(Protocol):
+    """The part of the scheduler the node talks to."""
+
+    def handle(self, event: Event) -> tuple[Command, ...]:
+        """Take one fact, return the orders."""
+        ...
+
+    @property
+    def next_wakeup(self) -> Instant | None:
+        """When it wants to be woken."""
+        ...
 
 
 class SpinningError(RuntimeError):
@@ -66,7 +78,7 @@ class _Open:
 class VirtualNode:
     """A node whose engines, processes and clients exist only as scheduled facts."""
 
-    def __init__(self, scheduler: Scheduler, world: World, *, observers: Iterable[Observer] = ()) -> None:
+    def __init__(self, scheduler: Core, world: World, *, observers: Iterable[Observer] = ()) -> None:
         self.scheduler = scheduler
         #: may be exchanged between runs: the node goes on under new rules
         self.world = world

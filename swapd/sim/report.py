@@ -144,7 +144,7 @@ def _summary(tallies: Sequence[_Tally], load_fraction: float) -> ModelReport:
 
 def quantile(ordered: Sequence[int], share: float) -> int:
     """Return the smallest value that at least this share of the ordered values does not exceed; 0 for none."""
-    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else 0
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0
 
 
 def table(rows: Iterable[tuple[str, Report]]) -> str:
