@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from swapd.config.schema import Settings
 
 #: keys that are read once, when the daemon starts
-_AT_START: Final = ("http.listen", "metrics.listen", "admin.socket", "state.path", "devices")
+_AT_START: Final = ("http.listen", "metrics.listen", "admin.socket", "state.path", "engines.ports", "devices")
 
 
 @dataclass(frozen=True, slots=True)

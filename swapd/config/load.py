@@ -70,15 +70,32 @@ def _is_text(where: Where) -> bool:
 
 
 def _settings(source: Source, directory: Path) -> tuple[Settings | None, list[Finding]]:
-    """Return the settings, or what is wrong with single keys."""
+    """Return what is wrong with single keys, and the settings without them, if enough is left to go on checking."""
     value = {} if source.value is None else source.value
     if not isinstance(value, dict):
         return None, [((), "begin the file with a section, for example http: or models:, not with a list or a word")]
+    found: list[Finding] = []
     try:
         settings = Settings.model_validate(value)
     except ValidationError as error:
-        return None, list(explain(error, value))
-    return _anchored(settings, directory), []
+        found = list(explain(error, value))
+        try:
+            settings = Settings.model_validate(_without(value, [where for where, _ in found]))
+        except ValidationError:
+            return None, found
+    return _anchored(settings, directory), found
+
+
+def _without(value: dict[str, object], places: list[Where]) -> dict[str, object]:
+    """Leave out what was found wrong: of a section the key, of the models the whole model."""
+    kept = {key: dict(section) if isinstance(section, dict) else section for key, section in value.items()}
+    for where in places:
+        section = kept.get(str(where[0])) if where else None
+        if len(where) > 1 and isinstance(section, dict):
+            section.pop(where[1], None)
+        elif where:
+            kept.pop(str(where[0]), None)
+    return kept
 
 
 def _anchored(settings: Settings, directory: Path) -> Settings:

@@ -108,7 +108,8 @@ class Model(Section):
     """Further arguments, for `llama-server` and `vllm`; the placeholders of `command` are filled in here too."""
 
     url: fields.LoopbackUrl | None = None
-    """Base URL of the server, for `external` only; on this machine's loopback."""
+    """Base URL of the server, for `external` only; on this machine's loopback. A path in it is asked instead of
+    `health.path`."""
 
     weights: fields.FilePath | None = None
     """File or directory with the model's weights, relative to the configuration file. Its size sets the first guess of

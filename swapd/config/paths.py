@@ -19,11 +19,11 @@ _RUN: Final = Path("/run/swapd")
 _VAR_LIB: Final = Path("/var/lib/swapd")
 
 
-class PathError(Exception):
+class PathError(OSError):
     """No usable place was found, or the one found belongs to somebody else; one sentence that says what to do."""
 
 
-def admin_socket(settings: Settings, environ: Mapping[str, str]) -> Path:
+def admin_socket(settings: Settings, environ: Mapping[str, str] = os.environ) -> Path:
     """Return where the daemon's admin socket goes; its directory exists then. Raises PathError."""
     if settings.admin.socket is not None:
         return _in_own(settings.admin.socket)
@@ -47,7 +47,7 @@ def find_admin_socket(option: Path | None, environ: Mapping[str, str]) -> tuple[
     return tuple(dict.fromkeys(path for path in candidates if path.is_socket()))
 
 
-def state_file(settings: Settings, environ: Mapping[str, str]) -> Path:
+def state_path(settings: Settings, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the state's SQLite file; its directory exists then. Raises PathError."""
     if settings.state.path is not None:
         return _in_own(settings.state.path)
@@ -58,9 +58,9 @@ def state_file(settings: Settings, environ: Mapping[str, str]) -> Path:
     return _in_own(_home(environ) / ".local" / "state" / "swapd" / STATE_NAME)
 
 
-def log_directory(settings: Settings, environ: Mapping[str, str]) -> Path:
+def log_dir(settings: Settings, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the directory of the engines' logs, which exists then. Raises PathError."""
-    directory = _first(environ, "LOGS_DIRECTORY") or state_file(settings, environ).parent / "logs"
+    directory = _first(environ, "LOGS_DIRECTORY") or state_path(settings, environ).parent / "logs"
     _make(directory)
     return directory
 

@@ -80,7 +80,7 @@ class Engines(Section):
 
     ports: fields.Ports = units.PortRange(20_000, 29_999)
     """Ports that the engines get, on loopback only; the daemon's own ports and ports written into a model are left
-    out. The default lies below the range from which Linux takes outgoing connections."""
+    out. The default lies below the range from which Linux takes outgoing connections. Restart to change it."""
 
     on_exit: OnExit = OnExit.STOP
     """`stop` ends every engine with the daemon; `keep` lets engines outlive it, for a service manager that restarts

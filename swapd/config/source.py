@@ -170,7 +170,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode, where: Where) -> object:
         tag = node.tag.removeprefix(_TAG)
-        plain = node.style is None
+        plain = not node.style
         if tag in {"str", "timestamp", "value"} or (plain and tag != "null" and self._as_text(where)):
             return node.value
         if tag in {"int", "float"} and ":" in node.value:

@@ -1,0 +1,94 @@
+"""Collects what ``swapd check`` shows: what is wrong with a file, or what was understood of it. Prints nothing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swapd.config.compile import load_estimate, model_weights
+from swapd.config.load import load
+from swapd.config.model import Model
+from swapd.config.problems import ConfigError, Problem
+from swapd.config.schema import Settings
+from swapd.config.units import approximate_size, format_duration
+from swapd.core.ids import MILLISECOND, SECOND, Duration
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Text in rows and columns."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of a check; ``models`` and ``node`` are ``None`` when the file is refused."""
+
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    models: Table | None
+    node: Table | None
+
+
+def inspect(path: Path) -> Report:
+    """Check a configuration file as the daemon would."""
+    try:
+        loaded = load(path)
+    except ConfigError as error:
+        return Report(error.problems, (), None, None)
+    return Report((), loaded.warnings, model_table(loaded.settings), node_table(loaded.settings))
+
+
+def model_table(settings: Settings) -> Table:
+    """Return one row per model."""
+    columns = (
+        "model",
+        "aliases",
+        "engine",
+        "GPUs × memory",
+        "concurrency",
+        "max wait",
+        "pin",
+        "priority",
+        "weights",
+        "first load",
+    )
+    return Table(columns, tuple(_row(name, model) for name, model in settings.models.items()))
+
+
+def node_table(settings: Settings) -> Table:
+    """Return one row per key outside ``models``, in the order of the reference."""
+    values = settings.model_dump(mode="json", exclude={"models"})
+    return Table(("key", "value"), tuple(_flat(values, "")))
+
+
+def _row(name: str, model: Model) -> tuple[str, ...]:
+    weights = model_weights(model)
+    return (
+        name,
+        ", ".join(model.aliases),
+        model.engine.value,
+        f"{model.gpus} × {approximate_size(model.memory)}{'' if model.exclusive else ', shared'}",
+        str(model.concurrency),
+        format_duration(model.max_wait),
+        "yes" if model.pin else "",
+        model.priority.name.lower(),
+        approximate_size(weights.size) if weights else "",
+        f"about {format_duration(_rounded(load_estimate(model)))}",
+    )
+
+
+def _rounded(duration: Duration) -> Duration:
+    """Leave out what nobody reads: below a minute tenths of a second stay, above it seconds."""
+    step = 100 * MILLISECOND if duration < 60 * SECOND else SECOND
+    return Duration(round(duration / step) * step)
+
+
+def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", "null" if value is None else str(value)
