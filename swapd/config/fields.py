@@ -137,19 +137,21 @@ Name = Annotated[
     BeforeValidator(values.parse_name),
     _text("name", values.NAME_PATTERN, minLength=1, maxLength=values.MAX_NAME),
 ]
-Signal = Annotated[str, PlainValidator(values.parse_signal), _text("name of a signal", r"^[A-Za-z0-9]+$")]
+Signal = Annotated[str, BeforeValidator(values.parse_signal), _text("name of a signal", r"^[A-Za-z0-9]+$")]
 Program = Annotated[
     tuple[str, ...],
     PlainValidator(values.parse_program),
+    PlainSerializer(list),
     WithJsonSchema({**_STRINGS, "x-form": "list of strings"}),
 ]
 ProgramOrNull = Annotated[
     tuple[str, ...] | None,
     PlainValidator(values.parse_program_or_null),
+    PlainSerializer(lambda value: None if value is None else list(value)),
     _either("list of strings or `null`", {**_STRINGS, "minItems": 1}, _NULL),
 ]
-RequestPath = Annotated[str, PlainValidator(values.parse_request_path), _text("path", r"^/[^\s#]*$")]
-LoopbackUrl = Annotated[str, PlainValidator(values.parse_loopback_url), _text("URL", r"^http://")]
+RequestPath = Annotated[str, BeforeValidator(values.parse_request_path), _text("path", r"^/[^\s#]*$")]
+LoopbackUrl = Annotated[str, BeforeValidator(values.parse_loopback_url), _text("URL", r"^http://")]
 FilePath = Annotated[
     Path,
     PlainValidator(lambda value: Path(values.parse_path(value))),
@@ -164,7 +166,7 @@ FilePathOrAuto = Annotated[
 ]
 Environment = Annotated[
     dict[str, str],
-    PlainValidator(values.parse_environment),
+    BeforeValidator(values.parse_environment),
     WithJsonSchema(
         {
             "type": "object",
@@ -175,6 +177,6 @@ Environment = Annotated[
 ]
 JsonBody = Annotated[
     dict[str, Any],
-    PlainValidator(values.parse_json_body),
+    BeforeValidator(values.parse_json_body),
     WithJsonSchema({"type": "object", "x-form": "mapping"}),
 ]
