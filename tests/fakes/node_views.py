@@ -1,0 +1,87 @@
+"""Builds node snapshots for the rooms that read them; every field has a quiet default."""
+
+from typing import Any
+
+from swapd.core.catalog import Mode, Priority
+from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
+from swapd.core.reasons import State, Verdict
+from swapd.core.view import GpuView, InstanceView, ModelView, NodeView
+
+GIB = 1 << 30
+
+
+def at(seconds: float) -> Instant:
+    return Instant(round(seconds * SECOND))
+
+
+def instance_view(name: str, number: int = 1, **changes: Any) -> InstanceView:
+    fields: dict[str, Any] = {
+        "instance": InstanceId(number),
+        "model": ModelName(name),
+        "state": State.READY,
+        "since": at(10),
+        "gpus": GpuSet(0b1),
+        "bytes_per_gpu": Bytes(GIB),
+        "stage": None,
+        "in_flight": 0,
+        "last_used": at(90),
+        "outdated": False,
+    }
+    return InstanceView(**(fields | changes))
+
+
+def model_view(name: str, **changes: Any) -> ModelView:
+    fields: dict[str, Any] = {
+        "model": ModelName(name),
+        "instance": None,
+        "configured": True,
+        "pinned": False,
+        "priority": Priority.NORMAL,
+        "queued": {},
+        "oldest_waiter": None,
+        "in_flight": 0,
+        "load_estimate": Duration(2 * SECOND),
+        "frequency": 0.0,
+        "verdict": Verdict.UNKNOWN,
+        "load_ratio": 0.0,
+        "load_fraction": 0.0,
+        "partner": None,
+        "inter_arrival": None,
+        "caused_gpu_seconds": 0.0,
+        "consecutive_failures": 0,
+        "cooling_until": None,
+        "last_error": "",
+        "story": (),
+    }
+    return ModelView(**(fields | changes))
+
+
+def gpu_view(index: int = 0, **changes: Any) -> GpuView:
+    fields: dict[str, Any] = {
+        "index": index,
+        "uuid": f"virtual-{index}",
+        "memory_bytes": Bytes(2 * GIB),
+        "reserved_bytes": Bytes(0),
+        "quarantined_bytes": Bytes(0),
+        "models": (),
+    }
+    return GpuView(**(fields | changes))
+
+
+def node_view(*models: ModelView, **changes: Any) -> NodeView:
+    """Build a node at second 100; its instances are those of its models unless given."""
+    fields: dict[str, Any] = {
+        "at": at(100),
+        "mode": Mode.AUTO,
+        "draining": False,
+        "drained": False,
+        "models": models,
+        "instances": tuple(model.instance for model in models if model.instance is not None),
+        "gpus": (gpu_view(0), gpu_view(1)),
+        "reservation": None,
+        "loads_running": 0,
+        "load_fraction": 0.0,
+        "stale_facts": 0,
+        "story": (),
+    }
+    return NodeView(**(fields | changes))

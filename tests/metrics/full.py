@@ -1,0 +1,51 @@
+"""Feeds every declared metric once, through the doors the daemon uses."""
+
+from typing import Any
+
+from swapd.core.catalog import Source
+from swapd.core.commands import Evicted, EvictionBlocked, LoadFinished
+from swapd.core.ids import SECOND, Duration, InstanceId, ModelName
+from swapd.core.reasons import EvictionBlock, LoadResult, Outcome, Rejection, Stage, UnloadCause
+from tests.fakes.node_views import model_view, node_view
+from tests.metrics.bench import Bench, seconds
+
+M01 = ModelName("m01")
+
+
+def load_finished(**changes: Any) -> LoadFinished:
+    fields: dict[str, Any] = {
+        "instance": InstanceId(1),
+        "model": M01,
+        "result": LoadResult.READY,
+        "source": Source.CACHE,
+        "load_time": seconds(3),
+        "duration": seconds(4),
+        "stages": {Stage.STOP: seconds(1), Stage.LOAD: seconds(3)},
+        "victims": (ModelName("m02"),),
+    }
+    return LoadFinished(**(fields | changes))
+
+
+def feed_everything(bench: Bench) -> None:
+    bench.view = node_view(model_view("m01", inter_arrival=Duration(60 * SECOND)), model_view("m02"))
+    metrics = bench.metrics
+    metrics.config_reloaded(ok=True)
+    metrics.observe(load_finished())
+    metrics.observe(Evicted(InstanceId(2), ModelName("m02"), UnloadCause.EVICTED, M01))
+    metrics.observe(Evicted(InstanceId(3), M01, UnloadCause.EXITED, None))
+    metrics.observe(EvictionBlocked(ModelName("m02"), EvictionBlock.PINNED, M01))
+    ends = ((Outcome.UPSTREAM_FAILED, None), (Outcome.CUT, None), (Outcome.REJECTED, Rejection.DRAINING))
+    for outcome, reason in ends:
+        metrics.request_finished(
+            M01,
+            code=200,
+            outcome=outcome,
+            cold_start=True,
+            duration=seconds(5),
+            queue_wait=seconds(4),
+            first_byte=seconds(4.5),
+            reason=reason,
+            prompt_tokens=7,
+            completion_tokens=11,
+            promise_kept=True,
+        )

@@ -1,0 +1,125 @@
+"""The page as a scraper sees it: complete, well-formed, rendered off the loop."""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+import pytest
+
+from swapd.core.reasons import Outcome
+from swapd.metrics import page
+from swapd.metrics.document import render
+from swapd.metrics.registry import METRICS, Kind
+from tests.fakes.node_views import gpu_view, instance_view, model_view, node_view
+from tests.fakes.source_tree import ROOT
+from tests.metrics.bench import Bench, seconds
+from tests.metrics.full import feed_everything, load_finished
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.3"
+_SUFFIX = {Kind.HISTOGRAM: "_bucket", Kind.SUMMARY: "_count"}
+
+
+async def test_every_declared_metric_is_fed_by_the_daemons_own_doors(bench: Bench) -> None:
+    feed_everything(bench)
+    names = {name.partition("{")[0] for name in await bench.series()}
+    assert [metric.name for metric in METRICS if metric.name + _SUFFIX.get(metric.kind, "") not in names] == []
+
+
+async def test_nothing_is_on_the_page_that_is_not_declared(bench: Bench) -> None:
+    feed_everything(bench)
+    declared = {metric.name for metric in METRICS}
+    helped = set(re.findall(r"^# HELP (\S+)", await bench.text(), re.MULTILINE))
+    assert {name for name in helped if not name.startswith(("process_", "python_"))} == declared
+    assert {"process_resident_memory_bytes", "python_info", "python_gc_collections_total"} <= helped
+
+
+async def test_no_series_doubles_as_a_creation_time(bench: Bench) -> None:
+    feed_everything(bench)
+    assert "_created" not in await bench.text() + await bench.text(OPENMETRICS)
+
+
+async def test_a_scraper_that_asks_for_openmetrics_gets_it_and_others_get_text(bench: Bench) -> None:
+    feed_everything(bench)
+    body, content_type = await bench.metrics.page(OPENMETRICS)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith(b"# EOF\n")
+    body, content_type = await bench.metrics.page("*/*")
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"# EOF" not in body
+
+
+async def test_promtool_finds_nothing_to_say_about_the_page(bench: Bench) -> None:
+    if "SWAPD_WITHOUT_PROMTOOL" in os.environ:
+        pytest.skip("SWAPD_WITHOUT_PROMTOOL is set")
+    promtool = shutil.which("promtool")
+    assert promtool, "promtool is needed: apt-get install --no-install-recommends prometheus"
+    feed_everything(bench)
+    body, _ = await bench.metrics.page("")
+    command = [promtool, "check", "metrics"]
+    done = await asyncio.to_thread(subprocess.run, command, input=body, capture_output=True, check=False)
+    assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == (0, "", "")
+
+
+async def test_eight_gpus_are_all_in_every_scrape(bench: Bench) -> None:
+    bench.view = node_view(gpus=tuple(gpu_view(index, reserved_bytes=index) for index in range(8)))
+    for _ in range(2):
+        series = await bench.series()
+        assert [series[f"swapd_gpu_reserved_bytes{{UUID=virtual-{i},gpu={i}}}"] for i in range(8)] == list(range(8))
+
+
+async def test_the_page_is_rendered_off_the_loop_from_a_frozen_snapshot(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = page.choose_encoder
+    threads = []
+
+    def moved_on(accept: str) -> object:
+        """Let the node move on after the snapshot was taken, before the page is written."""
+        threads.append(threading.current_thread())
+        bench.view = node_view(model_view("m01", in_flight=99))
+        bench.metrics.observe(load_finished())
+        return choose(accept)
+
+    bench.view = node_view(model_view("m01", in_flight=3))
+    monkeypatch.setattr(page, "choose_encoder", moved_on)
+    series = await bench.series()
+    assert [thread is threading.current_thread() for thread in threads] == [False]
+    assert series["swapd_inflight_requests{model=m01}"] == 3
+    assert "swapd_swaps_total" not in series
+
+
+async def test_fifty_models_stay_within_the_budget_of_series(bench: Bench) -> None:
+    names = [f"m{i:02}" for i in range(50)]
+    feed_everything(bench)
+    bench.metrics.configure(names)
+    for name in names:
+        bench.metrics.observe(load_finished(model=name))
+        for cold_start in (False, True):
+            bench.metrics.request_finished(
+                name,
+                code=200,
+                outcome=Outcome.SERVED,
+                cold_start=cold_start,
+                duration=seconds(1),
+                queue_wait=seconds(1),
+                first_byte=seconds(1),
+            )
+    bench.view = node_view(*(model_view(name, instance=instance_view(name)) for name in names))
+    own = [name for name in await bench.series() if name.startswith("swapd_")]
+    assert len(own) < 2750
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "metrics.md").read_text() == render(), "run: make docs"
+
+
+def test_counters_end_in_total_and_nothing_else_does() -> None:
+    assert [m.name for m in METRICS if m.name.endswith("_total") is not (m.kind is Kind.COUNTER)] == []
+
+
+def test_names_are_declared_once_and_none_collides_with_a_counter() -> None:
+    stems = [metric.name.removesuffix("_total") for metric in METRICS]
+    assert len(stems) == len(set(stems))
