@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from swapd.config import document as config_document
 from swapd.core import lifecycle
 from swapd.metrics import document as metrics_document
 
@@ -14,6 +15,8 @@ DOCS = Path(__file__).parent
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield each generated page and what it should contain."""
+    yield DOCS.parent / config_document.REFERENCE, config_document.reference()
+    yield DOCS.parent / config_document.JSON_SCHEMA, config_document.json_schema()
     yield DOCS / "metrics.md", metrics_document.render()
     architecture = DOCS / "architecture.md"
     diagram = f"```mermaid\n{lifecycle.as_mermaid()}```\n\n{lifecycle.as_markdown()}"

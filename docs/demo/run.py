@@ -17,36 +17,37 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from types import FrameType
 
+import yaml
+
 HERE = Path(__file__).resolve().parent
 CONFIG = HERE / "swapd.yaml"
 DEMO = HERE.parents[1] / ".demo"
 TINY_MODELS = tuple(f"m{number:02}" for number in range(1, 13))
-HOST, PORT, METRICS_PORT = "127.0.0.1", 8090, 9790
 READY_TIMEOUT_S = 30.0
 
 WHAT_TO_TRY = """
 swapd serves 13 models on two devices that hold one model each. In another terminal, try:
 
   every model and its state
-    curl -s http://127.0.0.1:8090/v1/models
+    curl -s {http}/v1/models
 
   a chat with a model that is not resident: the request is held while the model loads
-    curl -s http://127.0.0.1:8090/v1/chat/completions -H 'content-type: application/json' \\
-      -d '{{"model": "m01", "messages": [{{"role": "user", "content": "Who are you?"}}], "max_tokens": 8}}'
+    curl -s {http}/v1/chat/completions -H 'content-type: application/json' \\
+      -d '{{"model": "m01", "messages": [{{"role": "user", "content": "Who are you?"}}]}}'
 
   a streamed answer of SmolLM2 (135 million parameters), which takes the other device
-    curl -sN http://127.0.0.1:8090/v1/chat/completions -H 'content-type: application/json' \\
+    curl -sN {http}/v1/chat/completions -H 'content-type: application/json' \\
       -d '{{"model": "smollm2", "messages": [{{"role": "user", "content": "Tell me about the sea."}}], "stream": true}}'
 
   a third model: both devices are taken, an idle model is evicted and the answer comes all the same
-    curl -s http://127.0.0.1:8090/v1/chat/completions -H 'content-type: application/json' \\
-      -d '{{"model": "m02", "messages": [{{"role": "user", "content": "Who are you?"}}], "max_tokens": 8}}'
+    curl -s {http}/v1/chat/completions -H 'content-type: application/json' \\
+      -d '{{"model": "m02", "messages": [{{"role": "user", "content": "Who are you?"}}]}}'
 
   what is where, and why
     {swapd} --admin {admin} status
 
   what happened, in numbers
-    curl -s http://127.0.0.1:9790/metrics | grep ^swapd_
+    curl -s {metrics}/metrics | grep ^swapd_
 
 The configuration is {config}. Ctrl-C ends the demo.
 """
@@ -60,11 +61,13 @@ def main() -> int:
     make_models()
     if arguments.prepare:
         return 0
-    for port in (PORT, METRICS_PORT):
-        if taken(port):
-            print(f"The demo needs {HOST}:{port}, which another program uses; stop that program first.")
+    config = yaml.safe_load(CONFIG.read_text())
+    listeners = config["http"]["listen"], config["metrics"]["listen"]
+    for address in listeners:
+        if taken(address):
+            print(f"The demo needs {address}, which another program uses: stop that program first.")
             return 1
-    return serve()
+    return serve(*listeners)
 
 
 def make_models() -> None:
@@ -93,18 +96,19 @@ def find_smollm2() -> Path:
     return next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")
 
 
-def taken(port: int) -> bool:
-    """Tell whether somebody listens on a port already."""
+def taken(address: str) -> bool:
+    """Tell whether somebody listens on an address already."""
+    host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, int(port)))
         except OSError:
             return True
     return False
 
 
-def serve() -> int:
+def serve(http: str, metrics: str) -> int:
     """Run swapd until it ends, with its socket, state and logs in `.demo/`."""
     bin_directory = Path(sys.executable).parent
     environment = {
@@ -115,7 +119,7 @@ def serve() -> int:
     }
     daemon = subprocess.Popen([bin_directory / "swapd", "serve", CONFIG], env=environment, start_new_session=True)
     try:
-        supervise(daemon)
+        supervise(daemon, http=http, metrics=metrics)
     finally:
         if daemon.poll() is None:
             daemon.terminate()
@@ -123,7 +127,7 @@ def serve() -> int:
     return daemon.returncode
 
 
-def supervise(daemon: subprocess.Popen[bytes]) -> None:
+def supervise(daemon: subprocess.Popen[bytes], *, http: str, metrics: str) -> None:
     """Pass signals on, say what to try, and wait for the end."""
 
     def pass_on(signum: int, _frame: FrameType | None) -> None:
@@ -131,18 +135,19 @@ def supervise(daemon: subprocess.Popen[bytes]) -> None:
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, pass_on)
-    if ready(daemon):
+    if ready(daemon, metrics):
+        addresses = {"http": f"http://{http}", "metrics": f"http://{metrics}"}
         swapd, admin = shortest(Path(sys.executable).with_name("swapd")), shortest(DEMO / "admin.sock")
-        print(WHAT_TO_TRY.format(swapd=swapd, admin=admin, config=shortest(CONFIG)), flush=True)
+        print(WHAT_TO_TRY.format(swapd=swapd, admin=admin, config=shortest(CONFIG), **addresses), flush=True)
     daemon.wait()
 
 
-def ready(daemon: subprocess.Popen[bytes]) -> bool:
+def ready(daemon: subprocess.Popen[bytes], metrics: str) -> bool:
     """Wait until the daemon is ready; false when it ends before, or takes too long."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while daemon.poll() is None and time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{METRICS_PORT}/readyz", timeout=1):
+            with urllib.request.urlopen(f"http://{metrics}/readyz", timeout=1):
                 return True
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
@@ -156,4 +161,7 @@ def shortest(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -2,9 +2,13 @@
 
 import enum
 import re
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
+from swapd import config
 from swapd.core import reasons
 from tests.fakes.source_tree import ROOT
 
@@ -39,3 +43,31 @@ def test_the_http_page_lists_every_reason_to_refuse_a_request() -> None:
 def test_the_glossary_explains_every_word_that_logs_and_metrics_use(words: type[enum.Enum]) -> None:
     text = (ROOT / "docs" / "glossary.md").read_text()
     assert [word.value for word in words if f"`{word.value}`" not in text] == []
+
+
+def test_the_configuration_in_the_readme_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert text is not None
+    (tmp_path / "models").mkdir()
+    for name in ("assistant.gguf", "coder.gguf", "scorer.bin"):
+        (tmp_path / "models" / name).write_bytes(b"weights")
+    for program in ("llama-server", "python"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "swapd.yaml").write_text(text[1])
+    loaded = config.load(tmp_path / "swapd.yaml")
+    assert list(loaded.settings.models) == ["assistant", "coder", "scorer"]
+
+
+def test_the_demos_configuration_is_valid_once_its_models_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo, weights = tmp_path / "docs" / "demo", tmp_path / ".demo" / "models"
+    shutil.copytree(ROOT / "docs" / "demo", demo)
+    weights.mkdir(parents=True)
+    for name in ["smollm2", *(f"m{number:02}" for number in range(1, 13))]:
+        (weights / f"{name}.gguf").write_bytes(b"weights")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    loaded = config.load(demo / "swapd.yaml")
+    assert (len(loaded.settings.models), loaded.warnings) == (13, ())
