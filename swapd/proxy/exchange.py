@@ -1,0 +1,89 @@
+"""Keeps what happens to one request while it happens, and makes the record of it at its end."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from swapd.core.ids import Duration, Instant, ModelName
+from swapd.core.reasons import Outcome, Rejection
+from swapd.proxy.body import Body
+from swapd.proxy.dialects import Dialect
+from swapd.proxy.gate import Lease
+from swapd.proxy.record import RequestRecord
+from swapd.proxy.relay import Answer, MalformedAnswerError, UnansweredError
+from swapd.proxy.routes import Match
+from swapd.proxy.services import Services
+from swapd.proxy.usage import Usage, UsageReader
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One request to an engine, from its head to its end."""
+
+    request: web.BaseRequest
+    match: Match
+    request_id: str
+    arrived: Instant
+    body: Body
+    #: path and query for the engine
+    target: str
+    path: str
+    #: in which errors are told
+    dialect: Dialect
+    model: ModelName | None = None
+    lease: Lease | None = None
+    #: the engine's answer, once its head is in
+    answer: Answer | None = None
+    #: an answer on its way, if it is to be read to the end without the client, too
+    opening: asyncio.Task[Answer | UnansweredError | MalformedAnswerError] | None = None
+    finish_on_abort: bool = False
+    reader: UsageReader | None = None
+    #: the answer to the client, once its head has gone out
+    response: web.StreamResponse | None = None
+    status: int = 0
+    reason: Rejection | None = None
+    first_byte: Instant | None = None
+    bytes_out: int = 0
+    usage: Usage = field(default_factory=Usage)
+    #: somebody else brings the exchange to its end
+    handed_over: bool = False
+
+    def wrote(self, count: int, now: Instant) -> None:
+        """Note that bytes of the answer's body have gone out."""
+        if self.first_byte is None:
+            self.first_byte = now
+        self.bytes_out += count
+
+    def close(self, services: Services, outcome: Outcome) -> None:
+        """Let go of everything and report the end; ``outcome`` counts unless the lease has ended already."""
+        if self.answer is not None:
+            self.answer.abort()
+        self.body.release()
+        if self.lease is not None:
+            self.lease.end(outcome)
+        services.finished(self._record(services.now()))
+
+    def _record(self, now: Instant) -> RequestRecord:
+        lease = self.lease
+        grant = lease.grant if lease is not None else None
+        return RequestRecord(
+            request_id=self.request_id,
+            request=lease.request if lease is not None else None,
+            model=self.model,
+            method=self.request.method,
+            path=self.path,
+            status=self.status,
+            reason=self.reason,
+            outcome=lease.outcome if lease is not None else None,
+            cold_start=grant.cold_start if grant is not None else False,
+            waited=grant.waited if grant is not None else Duration(0),
+            stages=grant.stages if grant is not None else {},
+            instance=grant.instance if grant is not None else None,
+            ttfb=None if self.first_byte is None else Duration(self.first_byte - self.arrived),
+            duration=Duration(now - self.arrived),
+            bytes_in=self.body.size,
+            bytes_out=self.bytes_out,
+            prompt_tokens=self.usage.prompt_tokens,
+            completion_tokens=self.usage.completion_tokens,
+        )

@@ -1,0 +1,137 @@
+"""Holds a request at the gate until the core grants or refuses it, and reports its one ending.
+
+A lease books itself before it posts, because the answer may come inside the post: then there is no future and no
+await. RequestEnded is posted exactly once for each lease that was opened, by whoever holds it last.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from swapd.core.catalog import Priority
+from swapd.core.commands import Cut, Grant, Reject
+from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFailed
+from swapd.core.ids import Bytes, Instant, ModelName, RequestId
+from swapd.core.reasons import Outcome
+
+
+class RejectedError(Exception):
+    """The core refused the request."""
+
+    def __init__(self, command: Reject) -> None:
+        super().__init__(command.detail)
+        self.command = command
+
+
+class Lease:
+    """One request's place, from its arrival to its end."""
+
+    def __init__(self, gate: "Gate", request: RequestId, model: ModelName) -> None:
+        self.request: Final = request
+        self.model: Final = model
+        #: the latest grant
+        self.grant: Grant | None = None
+        #: the core has ordered to break it off
+        self.is_cut = False
+        #: called once when that happens; set by whoever serves the request
+        self.on_cut: Callable[[], None] | None = None
+        self.outcome: Outcome | None = None
+        self._gate = gate
+        self._answer: Grant | Reject | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait(self, timeout_s: float | None = None) -> Grant | None:
+        """Return the grant, or ``None`` after ``timeout_s``; raises ``RejectedError``. May be called again."""
+        if self._answer is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await asyncio.wait((self._waiter,), timeout=timeout_s)
+            finally:
+                self._waiter = None
+        answer = self._answer
+        if isinstance(answer, Reject):
+            raise RejectedError(answer)
+        return answer
+
+    def upstream_failed(self) -> None:
+        """Report that the granted instance gave no byte of an answer; then wait again."""
+        assert self.grant is not None
+        self._answer = None
+        failed = self.grant
+        self._gate.post(UpstreamFailed(self._gate.now(), self.request, failed.instance))
+
+    def end(self, outcome: Outcome) -> None:
+        """Report the end; the first call counts."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._gate.close(self)
+
+    def settle(self, answer: Grant | Reject) -> None:
+        """Take the core's answer."""
+        self._answer = answer
+        if isinstance(answer, Grant):
+            self.grant = answer
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def cut(self) -> None:
+        """Take the order to break off."""
+        self.is_cut = True
+        if self.on_cut is not None:
+            self.on_cut()
+
+
+class Gate:
+    """All open leases; the command executor calls ``granted``, ``rejected`` and ``cut``.
+
+    These never post, so they may be called from inside a post. A request that has ended meanwhile is ignored.
+    """
+
+    def __init__(
+        self, *, post: Callable[[Event], None], now: Callable[[], Instant], next_request_id: Callable[[], RequestId]
+    ) -> None:
+        self.post: Final = post
+        self.now: Final = now
+        self._next_request_id = next_request_id
+        self._leases: dict[RequestId, Lease] = {}
+
+    @property
+    def open_requests(self) -> int:
+        """Number of requests that arrived and have not ended."""
+        return len(self._leases)
+
+    def open(self, model: ModelName, *, priority: Priority = Priority.HIGH, body_bytes: int = 0) -> Lease:
+        """Announce a complete request; the caller must bring its lease to an end."""
+        lease = Lease(self, self._next_request_id(), model)
+        self._leases[lease.request] = lease
+        try:
+            self.post(RequestArrived(self.now(), lease.request, model, priority, Bytes(body_bytes)))
+        except BaseException:
+            # a broken law of the core: there is nobody left to tell the end to
+            del self._leases[lease.request]
+            raise
+        return lease
+
+    def close(self, lease: Lease) -> None:
+        """Post the lease's end (called by the lease, once)."""
+        assert lease.outcome is not None
+        del self._leases[lease.request]
+        self.post(RequestEnded(self.now(), lease.request, lease.outcome))
+
+    def granted(self, command: Grant) -> None:
+        """Carry out a Grant."""
+        lease = self._leases.get(command.request)
+        if lease is not None:
+            lease.settle(command)
+
+    def rejected(self, command: Reject) -> None:
+        """Carry out a Reject."""
+        lease = self._leases.get(command.request)
+        if lease is not None:
+            lease.settle(command)
+
+    def cut(self, command: Cut) -> None:
+        """Carry out a Cut."""
+        lease = self._leases.get(command.request)
+        if lease is not None:
+            lease.cut()

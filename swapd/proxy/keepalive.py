@@ -1,0 +1,52 @@
+"""Keeps a stream's connection alive while its model loads, by comments that event-stream readers pass over.
+
+Proxies drop connections that are silent for a minute or two. The price is that the status 200 is out before the answer
+is known: what would have been an error status becomes an error event and an unclean end. A wait shorter than the
+interval is not touched.
+"""
+
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from swapd.core.ids import SECOND, Duration, ModelName
+from swapd.core.view import NodeView
+from swapd.proxy import forward
+from swapd.proxy.desk import Desk
+from swapd.proxy.exchange import Exchange
+from swapd.proxy.failure import Failure, RefusedError
+from swapd.proxy.gate import Lease
+from swapd.proxy.relay import Answer
+
+_SHOWN_OF_AN_ERROR: Final = 2000
+_READ_OF_AN_ERROR: Final = 64 << 10
+
+
+async def wait(desk: Desk, exchange: Exchange, lease: Lease, interval: Duration) -> None:
+    """Wait for the grant and send a comment whenever the interval has passed; raises ``RejectedError``."""
+    while await lease.wait(interval / SECOND) is None:
+        response = await forward.commit_stream(exchange)
+        await response.write(
+            f": waiting for {lease.model} ({waiting_for(desk.services.view(), lease.model)})\n\n".encode()
+        )
+
+
+def waiting_for(view: NodeView, model: ModelName) -> str:
+    """Return what most of the model's requests wait for."""
+    for row in view.models:
+        if row.model == model:
+            return max(row.queued, key=lambda what: row.queued[what]).value if any(row.queued.values()) else "load"
+    return "load"
+
+
+async def pass_on(desk: Desk, exchange: Exchange, answer: Answer) -> web.StreamResponse:
+    """Send the answer into a stream that has begun; raises ``RefusedError`` if it is none."""
+    is_stream = forward.media_type(answer) == forward.EVENT_STREAM and hdrs.CONTENT_ENCODING not in answer.headers
+    if answer.status == 200 and is_stream:
+        return await forward.pass_on(exchange, answer, desk.services.now)
+    text = bytearray()
+    async for chunk in answer.chunks():
+        text += chunk[: _READ_OF_AN_ERROR - len(text)]
+    shown = text.decode("utf-8", "replace")[:_SHOWN_OF_AN_ERROR]
+    message = f"The engine answered with status {answer.status} and no event stream: {shown}"
+    raise RefusedError(Failure(answer.status, "api_error", "engine_error", message))

@@ -1,0 +1,65 @@
+"""Finds the ``model`` field of a multipart form that is complete in memory, without copying its files."""
+
+from collections.abc import Iterator
+from email.message import Message
+from typing import Final
+
+from swapd.proxy.errors import refuse
+from swapd.proxy.model_name import checked_name
+
+_MAX_PART_HEAD: Final = 8 << 10
+_MAX_VALUE: Final = 2 << 10
+
+
+def read_form(content_type: str, body: bytes | bytearray) -> str | None:
+    """Return the form's last ``model`` field, checked, ``None`` if it has none; raises ``RefusedError``."""
+    boundary = _parameter("content-type", content_type, "boundary")
+    if not boundary:
+        raise refuse("The multipart form does not say its boundary.")
+    name = None
+    for start, end in _parts(body, b"--" + boundary.encode("utf-8", "surrogateescape")):
+        head_end = body.find(b"\r\n\r\n", start, min(end, start + _MAX_PART_HEAD))
+        if head_end >= 0 and _field_name(bytes(body[start:head_end])) == "model":
+            name = _value(bytes(body[head_end + 4 : min(end, head_end + 4 + _MAX_VALUE)]))
+    return name
+
+
+def _parts(body: bytes | bytearray, delimiter: bytes) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each part (head and value); raises ``RefusedError`` if the form has no end."""
+    at = 0 if body.startswith(delimiter) else body.find(b"\r\n" + delimiter) + 2
+    if at < 2 and not body.startswith(delimiter):
+        raise refuse("The multipart form does not contain its boundary.")
+    while True:
+        start = at + len(delimiter)
+        if body[start : start + 2] == b"--":
+            return
+        end = body.find(b"\r\n" + delimiter, start)
+        if end < 0:
+            raise refuse("The multipart form breaks off before its closing boundary.")
+        yield start, end
+        at = end + 2
+
+
+def _field_name(head: bytes) -> str | None:
+    """Return the field's name; ``None`` for a file."""
+    for line in head.split(b"\r\n"):
+        key, _, value = line.partition(b":")
+        if key.strip().lower() == b"content-disposition":
+            text = value.decode("utf-8", "replace").strip()
+            is_file = _parameter("content-disposition", text, "filename") is not None
+            return None if is_file else _parameter("content-disposition", text, "name")
+    return None
+
+
+def _value(value: bytes) -> str:
+    try:
+        return checked_name(value.decode().strip())
+    except UnicodeDecodeError:
+        raise refuse("The field 'model' must be encoded in UTF-8.", param="model") from None
+
+
+def _parameter(header: str, value: str, name: str) -> str | None:
+    message = Message()
+    message[header] = value
+    found = message.get_param(name, header=header)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,42 @@
+"""Says what is known of a request once it has ended; metrics and logs are made of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swapd.core.ids import Duration, InstanceId, ModelName, RequestId
+from swapd.core.reasons import Outcome, Rejection, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One inference request, from its head to its end."""
+
+    #: value of ``x-request-id``
+    request_id: str
+    #: ``None``: it ended before it reached the core
+    request: RequestId | None
+    #: ``None``: it named no configured model
+    model: ModelName | None
+    method: str
+    #: as received, without the query
+    path: str
+    #: status sent to the client; 0: the client left before any was sent
+    status: int
+    #: why swapd refused or ended it
+    reason: Rejection | None
+    #: as posted to the core; ``None``: it never reached it
+    outcome: Outcome | None
+    cold_start: bool
+    #: from arrival at the core to the last grant
+    waited: Duration
+    stages: Mapping[Stage, Duration]
+    instance: InstanceId | None
+    #: from the head of the request to the first byte of the answer; ``None``: none was sent
+    ttfb: Duration | None
+    duration: Duration
+    #: sizes of the bodies
+    bytes_in: int
+    bytes_out: int
+    #: as counted by the engine, exact; ``None``: not told
+    prompt_tokens: int | None
+    completion_tokens: int | None

@@ -1,0 +1,192 @@
+"""Reads the engine's own token counts out of an answer that passes by: exact, or none.
+
+Never changes or delays a byte: pieces are fed after they have been written. Memory is bounded: a plain body is kept up
+to 1 MiB (of a longer one its end), an event of a stream up to 64 KiB. The fields of all APIs are told apart by name:
+
+* OpenAI: ``usage.prompt_tokens``/``completion_tokens`` or ``input_tokens``/``output_tokens``, also in ``response``;
+* Anthropic: input in ``message.usage``, output in the ``usage`` of ``message_delta``; cached input counts as input;
+* Ollama: ``prompt_eval_count``, ``eval_count``; TGI: ``details.generated_tokens``, ``details.input_length``;
+* llama.cpp: ``tokens_evaluated``, ``tokens_predicted``; else ``timings`` (with its cached part).
+
+In a stream the last value counts, since all of these are sums up to their event. A broken-off answer has no counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+_PLAIN_LIMIT: Final = 1 << 20
+_TAIL_LIMIT: Final = 64 << 10
+_EVENT_LIMIT: Final = 64 << 10
+_MARKS: Final = (b'"usage"', b"eval_count", b'"timings"', b'"tokens_', b'"details"')
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request; ``None``: not told."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Counts(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+    def prompt(self) -> int | None:
+        if self.prompt_tokens is not None or self.input_tokens is None:
+            return self.prompt_tokens
+        cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
+        return self.input_tokens + cached
+
+    def completion(self) -> int | None:
+        return self.completion_tokens if self.completion_tokens is not None else self.output_tokens
+
+
+class _Holder(msgspec.Struct):
+    usage: _Counts | None = None
+
+
+class _Timings(msgspec.Struct):
+    prompt_n: int | None = None
+    cache_n: int | None = None
+    predicted_n: int | None = None
+
+
+class _Details(msgspec.Struct):
+    generated_tokens: int | None = None
+    input_length: int | None = None
+
+
+class _Document(msgspec.Struct):
+    usage: _Counts | None = None
+    message: _Holder | str | None = None
+    response: _Holder | str | None = None
+    prompt_eval_count: int | None = None
+    eval_count: int | None = None
+    tokens_evaluated: int | None = None
+    tokens_predicted: int | None = None
+    timings: _Timings | None = None
+    details: _Details | None = None
+
+    def prompt(self) -> int | None:
+        holders = (_usage_of(self.message), _usage_of(self.response), self.usage)
+        candidates = [self.prompt_eval_count, self.tokens_evaluated]
+        candidates += [counts.prompt() for counts in holders if counts is not None]
+        if self.details is not None:
+            candidates.append(self.details.input_length)
+        if self.timings is not None and self.timings.prompt_n is not None and self.timings.cache_n is not None:
+            candidates.append(self.timings.prompt_n + self.timings.cache_n)
+        return next((count for count in candidates if count is not None), None)
+
+    def completion(self) -> int | None:
+        # the output in Anthropic's message_start is only a beginning: message is left out on purpose
+        holders = (_usage_of(self.response), self.usage)
+        candidates = [self.eval_count, self.tokens_predicted]
+        candidates += [counts.completion() for counts in holders if counts is not None]
+        if self.details is not None:
+            candidates.append(self.details.generated_tokens)
+        if self.timings is not None:
+            candidates.append(self.timings.predicted_n)
+        return next((count for count in candidates if count is not None), None)
+
+
+def _usage_of(holder: _Holder | str | None) -> _Counts | None:
+    return holder.usage if isinstance(holder, _Holder) else None
+
+
+_DOCUMENT: Final = msgspec.json.Decoder(_Document)
+_COUNTS: Final = msgspec.json.Decoder(_Counts)
+
+
+class UsageReader:
+    """Follows one answer."""
+
+    def __init__(self, content_type: str, content_encoding: str) -> None:
+        media_type = content_type.partition(";")[0].strip().lower()
+        plain = content_encoding.strip().lower() in {"", "identity"}
+        self._lines = plain and media_type in {"text/event-stream", "application/x-ndjson", "application/ndjson"}
+        self._json = plain and media_type == "application/json"
+        self._kept = bytearray()
+        self._skipping = False
+        self._shortened = False
+        self._found = Usage()
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> "UsageReader":
+        """Return a reader for the answer with these header fields."""
+        return cls(headers.get("Content-Type", ""), headers.get("Content-Encoding", ""))
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next piece of the body."""
+        if self._lines:
+            self._feed_lines(chunk)
+        elif self._json:
+            self._kept += chunk
+            if len(self._kept) > _PLAIN_LIMIT:
+                del self._kept[:-_TAIL_LIMIT]
+                self._shortened = True
+
+    def finish(self) -> Usage:
+        """Return the counts of a complete answer."""
+        if self._lines:
+            self._take_line(bytes(self._kept))
+        elif self._json and self._shortened:
+            self._take_tail(bytes(self._kept))
+        elif self._json:
+            self._take(bytes(self._kept))
+        self._kept = bytearray()
+        return self._found
+
+    def _feed_lines(self, chunk: bytes) -> None:
+        if b"\n" not in chunk:
+            self._keep(chunk)
+            return
+        first, *rest = chunk.split(b"\n")
+        self._keep(first)
+        for line in rest:
+            if not self._skipping:
+                self._take_line(bytes(self._kept))
+            self._kept.clear()
+            self._skipping = False
+            self._keep(line)
+
+    def _keep(self, part: bytes) -> None:
+        if self._skipping or len(self._kept) + len(part) > _EVENT_LIMIT:
+            self._skipping = True
+            self._kept.clear()
+        else:
+            self._kept += part
+
+    def _take_line(self, line: bytes) -> None:
+        if any(mark in line for mark in _MARKS):
+            self._take(line.removeprefix(b"data:").strip())
+
+    def _take(self, document: bytes) -> None:
+        try:
+            read = _DOCUMENT.decode(document)
+        except (msgspec.DecodeError, RecursionError):
+            return
+        prompt, completion = read.prompt(), read.completion()
+        self._found = Usage(
+            self._found.prompt_tokens if prompt is None else prompt,
+            self._found.completion_tokens if completion is None else completion,
+        )
+
+    def _take_tail(self, tail: bytes) -> None:
+        """Read ``usage`` if it is the last member of the top-level object: its brace and the last one end the body."""
+        start = tail.rfind(b'"usage"')
+        text = tail[start + len(b'"usage"') :].strip()
+        if start < 0 or not text.startswith(b":") or not text.endswith(b"}"):
+            return
+        try:
+            counts = _COUNTS.decode(text[1:-1].strip())
+        except (msgspec.DecodeError, RecursionError):
+            return
+        self._found = Usage(counts.prompt(), counts.completion())

@@ -1,0 +1,153 @@
+"""Joins a client's WebSocket with an engine's, message by message, both ways.
+
+It counts as in flight until it ends. Messages are bounded; pings, pongs and close codes pass. An engine that vanishes
+without a close is told as 1011, since 1006 cannot be sent; a cut as 1012 (service restart).
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import aiohttp
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
+from yarl import URL
+
+from swapd.core.ids import SECOND
+from swapd.core.reasons import Rejection
+from swapd.proxy.attempts import try_instances
+from swapd.proxy.desk import Desk
+from swapd.proxy.errors import failure_of, invalid, refuse
+from swapd.proxy.exchange import Exchange
+from swapd.proxy.failure import Failure, RefusedError
+from swapd.proxy.gate import Lease
+from swapd.proxy.headers import for_websocket
+from swapd.proxy.relay import BrokenAnswerError, UnansweredError
+from swapd.proxy.services import Endpoint
+
+_CLOSE_WAIT_S: Final = 1.0
+"""For the other side's answer to a close."""
+
+Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+
+
+def is_upgrade(request: web.BaseRequest) -> bool:
+    """Tell whether the request asks for a WebSocket."""
+    return request.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
+
+
+def check_upgrade(request: web.BaseRequest) -> None:
+    """Raise ``RefusedError`` unless the handshake is sound."""
+    if request.method != "GET" or not web.WebSocketResponse().can_prepare(request):
+        raise refuse("The WebSocket handshake is malformed.")
+
+
+async def tunnel(desk: Desk, exchange: Exchange, lease: Lease) -> web.StreamResponse:
+    """Serve the WebSocket until one side closes; raises ``BrokenAnswerError`` if the engine vanishes."""
+    connect = aiohttp.ClientTimeout(total=None, sock_connect=desk.settings.connect_timeout / SECOND)
+    # leaving this scope drops the connection to the engine at once, without a closing handshake
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=connect) as session:
+
+        async def attempt(endpoint: Endpoint, _fresh: bool) -> aiohttp.ClientWebSocketResponse:  # noqa: FBT001 - fixed form
+            return await _connect(desk, exchange, session, endpoint)
+
+        engine = await try_instances(desk, lease, attempt)
+        exchange.body.release()
+        client = web.WebSocketResponse(
+            timeout=_CLOSE_WAIT_S,
+            autoclose=False,
+            autoping=False,
+            protocols=(engine.protocol,) if engine.protocol else (),
+            compress=False,
+            max_msg_size=desk.settings.max_ws_message,
+        )
+        client.headers["x-request-id"] = exchange.request_id
+        exchange.response, exchange.status = client, client.status
+        await client.prepare(exchange.request)
+        try:
+            await _join(desk, exchange, client, engine)
+        except asyncio.CancelledError:
+            if lease.is_cut:
+                await client.close(code=WSCloseCode.SERVICE_RESTART, message=b"the model is leaving its GPUs")
+            raise
+        if engine.close_code == WSCloseCode.ABNORMAL_CLOSURE:
+            raise BrokenAnswerError("the engine's WebSocket is gone")
+        return client
+
+
+async def _connect(
+    desk: Desk, exchange: Exchange, session: aiohttp.ClientSession, endpoint: Endpoint
+) -> aiohttp.ClientWebSocketResponse:
+    received = exchange.request.headers
+    offered = ",".join(received.getall(hdrs.SEC_WEBSOCKET_PROTOCOL, ()))
+    try:
+        return await session.ws_connect(
+            URL(f"http://{endpoint.authority}{exchange.target}", encoded=True),
+            headers=for_websocket(received, exchange.request_id),
+            protocols=tuple(name.strip() for name in offered.split(",") if name.strip()),
+            autoclose=False,
+            autoping=False,
+            timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_WAIT_S),
+            max_msg_size=desk.settings.max_ws_message,
+        )
+    except aiohttp.WSServerHandshakeError as error:
+        raise RefusedError(_no_websocket(error.status)) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise UnansweredError(str(error) or type(error).__name__) from error
+
+
+def _no_websocket(status: int) -> Failure:
+    """Return the failure for an engine that answered the handshake with a plain status."""
+    message = f"The engine did not open a WebSocket but answered with status {status}."
+    if 400 <= status < 500:
+        return invalid(message, status=status, code="no_websocket")
+    return failure_of(Rejection.UPSTREAM_FAILED, message)
+
+
+async def _join(
+    desk: Desk, exchange: Exchange, client: web.WebSocketResponse, engine: aiohttp.ClientWebSocketResponse
+) -> None:
+    def downwards(count: int) -> None:
+        exchange.wrote(count, desk.services.now())
+
+    def upwards(count: int) -> None:
+        exchange.body.size += count
+
+    down = desk.services.tasks.start(_pump(engine, client, downwards), name=f"websocket {exchange.request_id}")
+    try:
+        await _pump(client, engine, upwards)
+        await down
+    finally:
+        down.cancel()
+
+
+async def _pump(source: Socket, sink: Socket, count: Callable[[int], None]) -> None:
+    """Pass on what comes from ``source`` until it closes; then close ``sink`` in the same way."""
+    with suppress(ConnectionError):
+        while True:
+            message = await source.receive()
+            match message.type:
+                case WSMsgType.TEXT:
+                    await sink.send_str(message.data)
+                case WSMsgType.BINARY:
+                    await sink.send_bytes(message.data)
+                case WSMsgType.PING:
+                    await sink.ping(message.data)
+                case WSMsgType.PONG:
+                    await sink.pong(message.data)
+                case WSMsgType.CLOSE:
+                    await source.close(code=message.data or WSCloseCode.OK)
+                    await sink.close(code=_sendable(message.data), message=(message.extra or "").encode())
+                    return
+                case _:
+                    await sink.close(code=_sendable(source.close_code))
+                    return
+            if message.type in {WSMsgType.TEXT, WSMsgType.BINARY}:
+                count(len(message.data))
+
+
+def _sendable(code: int | None) -> int:
+    """Return the close code to send for one that was received or found."""
+    if code is None:
+        return WSCloseCode.OK
+    return WSCloseCode.INTERNAL_ERROR if code == WSCloseCode.ABNORMAL_CLOSURE else code
