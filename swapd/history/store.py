@@ -137,7 +137,8 @@ class History:
                 self._report(f"the history file {self._path} is written again")
 
     def _failed(self, error: BaseException) -> None:
-        what = "it answers too slowly" if isinstance(error, TimeoutError) else describe(error)
+        slow = isinstance(error, TimeoutError | ThreadBusyError)
+        what = "it answers too slowly" if slow else describe(error)
         if what != self._trouble:
             self._trouble = what
             self._report(f"the history file {self._path} is not written: {what}; load times are kept in memory only")

@@ -2,7 +2,7 @@
 
 Rules: base units with the unit last in the name, counters end in ``_total``, ratios are 0–1. The label ``model`` takes
 configured names only; whatever else a client sends is ``__unknown__``. Only the load duration is a histogram per model:
-with 50 models the page stays below 2,500 series. The defaults of the client library (``process_*``, ``python_*``) come
+50 models make some 2,700 series. The defaults of the client library (``process_*``, ``python_*``) come
 on top.
 """
 
