@@ -18,8 +18,9 @@ from aiohttp import web
 
 from swapd import __version__
 from swapd.admin.events import EventHub
-from swapd.admin.server import AdminServer, AdminSocketError
+from swapd.admin.server import AdminServer
 from swapd.admin.status import Extras
+from swapd.admin.unix_socket import AdminSocketError
 from swapd.agent import logs
 from swapd.agent.control import AgentControl, config_info, process_infos
 from swapd.agent.directory import Directory
@@ -49,9 +50,10 @@ from swapd.history.store import History
 from swapd.instances import Instances, InstanceSettings
 from swapd.metrics.collect import Metrics
 from swapd.metrics.server import metrics_app
-from swapd.proxy.app import FrontDoor, ProxySettings
+from swapd.proxy.app import FrontDoor
 from swapd.proxy.engine_metrics import engine_metrics_handler
 from swapd.proxy.services import Endpoint, Services
+from swapd.proxy.settings import ProxySettings
 
 EXIT_DRAIN = Duration(30 * SECOND)
 """Running requests have this long to end when the daemon is asked to exit."""
@@ -115,35 +117,12 @@ class Daemon:
         self._directory = Directory(settings, created=int(time.time()))
         self._scheduler = Scheduler(topology, catalog, _now(), history.first_instance())
         self._recorder = FlightRecorder()
-        self._instances = Instances(
-            post=self._post,
-            now=_now,
-            tasks=self._tasks,
-            settings=InstanceSettings(
-                log_dir=paths.log_dir(settings),
-                first_port=settings.engines.ports.first,
-                last_port=settings.engines.ports.last,
-                reserved_ports=_own_ports(settings),
-            ),
-        )
+        self._instances = Instances(post=self._post, now=_now, tasks=self._tasks, settings=_instance_settings(settings))
         self._metrics = Metrics(view=self.view, now=_now, not_ready=self.not_ready, version=__version__)
         self._metrics.configure(self._directory.names)
         self._metrics.config_reloaded(ok=True)
-        observer = RequestObserver(self._metrics, max_wait=self._max_waits.get)
-        self._services = Services(
-            post=self._post,
-            now=_now,
-            next_request_id=self._next_request,
-            directory=self._directory,
-            view=self.view,
-            endpoint=self._endpoint,
-            options=self._directory.route_options,
-            allowed=self._directory.allowed,
-            finished=observer.finished,
-            tasks=self._tasks,
-            random=random.Random().random,  # noqa: S311 - spreads retries, guards nothing
-        )
-        self._front = FrontDoor(self._services, _proxy_settings(settings))
+        services = self._proxy_services()
+        self._front = FrontDoor(services, _proxy_settings(settings))
         self._operators = Operators(post=self._post, next_request=self._next_request)
         self._hub = EventHub()
         executor = Executor(
@@ -169,10 +148,25 @@ class Daemon:
         )
         self._data_runner = self._front.runner()
         self._metrics_runner = web.AppRunner(
-            metrics_app(self._metrics, engine_metrics=engine_metrics_handler(self._services)), access_log=None
+            metrics_app(self._metrics, engine_metrics=engine_metrics_handler(services)), access_log=None
         )
         self._admin = AdminServer(paths.admin_socket(settings), self._control, self._hub)
         self._listeners: dict[str, str] = {}
+
+    def _proxy_services(self) -> Services:
+        return Services(
+            post=self._post,
+            now=_now,
+            next_request_id=self._next_request,
+            directory=self._directory,
+            view=self.view,
+            endpoint=self._endpoint,
+            options=self._directory.route_options,
+            allowed=self._directory.allowed,
+            finished=RequestObserver(self._metrics, max_wait=self._max_waits.get).finished,
+            tasks=self._tasks,
+            random=random.Random().random,  # noqa: S311 - spreads retries, guards nothing
+        )
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -311,8 +305,13 @@ def _now() -> Instant:
     return Instant(monotonic_now())
 
 
-def _own_ports(settings: Settings) -> frozenset[int]:
-    return frozenset((settings.http.listen.port, settings.metrics.listen.port))
+def _instance_settings(settings: Settings) -> InstanceSettings:
+    return InstanceSettings(
+        log_dir=paths.log_dir(settings),
+        first_port=settings.engines.ports.first,
+        last_port=settings.engines.ports.last,
+        reserved_ports=frozenset((settings.http.listen.port, settings.metrics.listen.port)),
+    )
 
 
 def _proxy_settings(settings: Settings) -> ProxySettings:

@@ -30,41 +30,13 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd")
 
 def narrate(command: Command) -> None:
     """Log a command."""
-    log = _log
     match command:
-        case Grant():
-            write = log.info if command.cold_start else log.debug
-            write(
-                "granted",
-                request=command.request,
-                model=command.model,
-                instance=command.instance,
-                waited_s=_s(command.waited),
-            )
-        case Reject():
-            log.info(
-                "rejected",
-                request=command.request,
-                model=command.model,
-                reason=command.reason.value,
-                detail=command.detail,
-            )
-        case Cut():
-            log.warning("cut", request=command.request)
-        case Start():
-            log.info(
-                "starting", model=command.spec.name, instance=command.instance, gpus=list(gpu_indices(command.gpus))
-            )
-        case Check():
-            log.info("checking", instance=command.instance)
-        case Stop():
-            log.info("stopping", instance=command.instance, cause=command.cause.value)
-        case Kill():
-            log.warning("killing", instance=command.instance)
-        case Answer():
-            log.info("answered_operator", request=command.request, ok=command.ok, detail=command.detail)
+        case Grant() | Reject() | Cut() | Answer():
+            _narrate_request(command)
+        case Start() | Check() | Stop() | Kill():
+            _narrate_order(command)
         case Transitioned():
-            log.info(
+            _log.info(
                 command.after.value,
                 model=command.model,
                 instance=command.instance,
@@ -74,33 +46,79 @@ def narrate(command: Command) -> None:
             )
         case LoadFinished():
             _narrate_load(command)
-        case Evicted():
-            log.info(
-                "evicted",
-                model=command.model,
-                instance=command.instance,
-                cause=command.cause.value,
-                successor=command.successor,
-            )
-        case EvictionBlocked():
-            log.info("eviction_blocked", model=command.model, block=command.block.value, successor=command.successor)
+        case Evicted() | EvictionBlocked():
+            _narrate_eviction(command)
         case VerdictChanged():
-            write = log.warning if command.after is Verdict.THRASHING else log.info
-            write(
-                "verdict",
-                model=command.model,
-                before=command.before.value,
-                after=command.after.value,
-                partner=command.partner,
-                load_ratio=round(command.load_ratio, 3),
-                load_fraction=round(command.load_fraction, 3),
-            )
+            _narrate_verdict(command)
         case CoolingDown():
-            log.warning("cooling_down", model=command.model, failures=command.failures)
+            _log.warning("cooling_down", model=command.model, failures=command.failures)
         case StaleFact():
-            log.debug("stale_fact", fact=command.event)
+            _log.debug("stale_fact", fact=command.event)
         case _:
             assert_never(command)
+
+
+def _narrate_request(command: Grant | Reject | Cut | Answer) -> None:
+    match command:
+        case Grant():
+            write = _log.info if command.cold_start else _log.debug
+            write(
+                "granted",
+                request=command.request,
+                model=command.model,
+                instance=command.instance,
+                waited_s=_s(command.waited),
+            )
+        case Reject():
+            _log.info(
+                "rejected",
+                request=command.request,
+                model=command.model,
+                reason=command.reason.value,
+                detail=command.detail,
+            )
+        case Cut():
+            _log.warning("cut", request=command.request)
+        case Answer():
+            _log.info("answered_operator", request=command.request, ok=command.ok, detail=command.detail)
+        case _:
+            assert_never(command)
+
+
+def _narrate_order(command: Start | Check | Stop | Kill) -> None:
+    match command:
+        case Start():
+            _log.info(
+                "starting", model=command.spec.name, instance=command.instance, gpus=list(gpu_indices(command.gpus))
+            )
+        case Check():
+            _log.info("checking", instance=command.instance)
+        case Stop():
+            _log.info("stopping", instance=command.instance, cause=command.cause.value)
+        case Kill():
+            _log.warning("killing", instance=command.instance)
+        case _:
+            assert_never(command)
+
+
+def _narrate_eviction(note: Evicted | EvictionBlocked) -> None:
+    if isinstance(note, Evicted):
+        _log.info("evicted", model=note.model, instance=note.instance, cause=note.cause.value, successor=note.successor)
+    else:
+        _log.info("eviction_blocked", model=note.model, block=note.block.value, successor=note.successor)
+
+
+def _narrate_verdict(note: VerdictChanged) -> None:
+    write = _log.warning if note.after is Verdict.THRASHING else _log.info
+    write(
+        "verdict",
+        model=note.model,
+        before=note.before.value,
+        after=note.after.value,
+        partner=note.partner,
+        load_ratio=round(note.load_ratio, 3),
+        load_fraction=round(note.load_fraction, 3),
+    )
 
 
 def _narrate_load(note: LoadFinished) -> None:
