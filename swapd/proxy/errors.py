@@ -133,7 +133,7 @@ def retry_headers(failure: Failure, random: Callable[[], float]) -> dict[str, st
 
 def error_response(failure: Failure, dialect: Dialect, request_id: str, random: Callable[[], float]) -> web.Response:
     """Return the whole answer for a failure."""
-    headers = {**retry_headers(failure, random), **failure.headers, "x-request-id": request_id}
+    headers = {**retry_headers(failure, random), **failure.headers, "x-request-id": request_id, hdrs.SERVER: "swapd"}
     if failure.reason is not None:
         headers["x-swapd-reason"] = failure.reason.value
     response = web.Response(

@@ -19,8 +19,8 @@ from swapd.proxy.multipart import read_form
 
 MODEL_HEADER: Final = "x-swapd-model"
 PRIORITY_HEADER: Final = "x-swapd-priority"
-#: a client that says nothing, or what ``curl -d`` says by default, means JSON
-_JSON_TYPES: Final = frozenset(("", "application/json", "text/plain", "text/json", "application/x-www-form-urlencoded"))
+_BINARY: Final = ("audio/", "image/", "video/", "application/octet-stream")
+"""Media types whose bodies are not JSON, unless they look like an object: some clients name no better type."""
 
 
 def name_in_path(raw: str) -> str:
@@ -56,12 +56,11 @@ def priority_of(request: web.BaseRequest) -> Priority:
 def _in_body(request: web.BaseRequest, body: Body) -> BodyFields:
     content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
     media_type = content_type.partition(";")[0].strip().lower()
-    form = media_type == "multipart/form-data"
-    if not (form or media_type in _JSON_TYPES or media_type.endswith("+json")):
+    if media_type.startswith(_BINARY) and not body.data[:64].lstrip().startswith(b"{"):
         return BodyFields(None, stream=False)
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() not in {"", "identity"}:
         failure = invalid("A compressed body is not accepted here; send it plain.", status=415, code="content_encoding")
         raise RefusedError(failure)
-    if form:
+    if media_type == "multipart/form-data":
         return BodyFields(read_form(content_type, body.data), stream=False)
     return read_json(body.data)
