@@ -15,8 +15,11 @@ from aiohttp.typedefs import Handler
 from swapd.admin import unix_socket
 from swapd.admin.control import Control, Result
 from swapd.admin.events import EventHub, TooManyReadersError
+from swapd.admin.unix_socket import AdminSocketError
 from swapd.core.ids import Duration, ModelName, seconds
 from swapd.core.reasons import Rejection
+
+__all__ = ["AdminServer", "AdminSocketError", "admin_app"]
 
 _MAX_BODY: Final = 64 * 1024
 _MAX_SECONDS: Final = 366 * 86_400.0

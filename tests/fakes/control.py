@@ -1,0 +1,64 @@
+"""A daemon behind the admin socket: answers as told, remembers what it was asked."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from swapd.admin.control import Result
+from swapd.admin.status import ConfigInfo, Extras, status_document
+from swapd.core.ids import SECOND, Duration, ModelName
+from swapd.core.view import NodeView
+from tests.fakes.node_views import instance_view, model_view, node_view
+
+
+def extras(**changes: object) -> Extras:
+    fields: dict[str, object] = {
+        "version": "1.2.3",
+        "uptime": Duration(90 * SECOND),
+        "config": ConfigInfo(path="/etc/swapd.yaml", ok=True, age=Duration(60 * SECOND)),
+        "listeners": {"http": "127.0.0.1:8090"},
+    }
+    return Extras(**(fields | changes))  # type: ignore[arg-type]  # the caller names fields of Extras
+
+
+@dataclass
+class FakeControl:
+    """Implements `swapd.admin.control.Control`; `gate` holds every order back until it is set."""
+
+    view: NodeView = field(default_factory=lambda: node_view(model_view("m01", instance=instance_view("m01"))))
+    extras: Extras = field(default_factory=extras)
+    names: dict[str, str] = field(default_factory=lambda: {"m01": "m01", "tiny": "m01", "org/model-7b": "org/model-7b"})
+    result: Result = field(default_factory=lambda: Result(ok=True, detail="done"))
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def resolve(self, name: str) -> ModelName | None:
+        return ModelName(self.names[name]) if name in self.names else None
+
+    def status(self) -> dict[str, object]:
+        return status_document(self.view, self.extras)
+
+    async def load(self, model: ModelName) -> Result:
+        return await self._answer("load", model)
+
+    async def unload(self, model: ModelName, cut_after: Duration | None) -> Result:
+        return await self._answer("unload", model, cut_after)
+
+    async def pin(self, model: ModelName, pinned: bool) -> Result:  # noqa: FBT001 - as in Control
+        return await self._answer("pin", model, pinned)
+
+    async def drain(self, cut_after: Duration | None) -> Result:
+        return await self._answer("drain", cut_after)
+
+    async def undrain(self) -> Result:
+        return await self._answer("undrain")
+
+    async def reload(self) -> Result:
+        return await self._answer("reload")
+
+    async def _answer(self, *asked: object) -> Result:
+        self.asked.append(asked)
+        self.entered.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        return self.result
