@@ -36,6 +36,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases docs benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python -m docs.generate --check
 
