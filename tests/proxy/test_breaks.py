@@ -1,0 +1,419 @@
+"""What happens when the engine breaks, the client leaves, or the core cuts: always visible, always ended once."""
+
+import asyncio
+
+import pytest
+
+from swapd.core.events import UpstreamFailed
+from swapd.core.ids import SECOND, Duration
+from swapd.core.reasons import Outcome, Rejection
+from swapd.proxy.services import Endpoint, RouteOptions
+from swapd.proxy.settings import ProxySettings
+from tests.proxy.harness import (
+    INSTANCE,
+    Talk,
+    header,
+    post_bytes,
+    raw_client,
+    raw_engine,
+    read_request,
+    running,
+    until,
+)
+
+BODY = b'{"model":"m01","stream":true}'
+CHAT_PATH = "/v1/chat/completions"
+SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+def dies_after(answer: bytes, *, reset: bool = False) -> Talk:
+    """Return an engine that sends ``answer`` and is gone."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(answer)
+        await writer.drain()
+        if reset:
+            writer.transport.abort()
+
+    return talk
+
+
+THREE = SSE_HEAD + b"".join(chunk(f"data: {n}\n\n".encode()) for n in range(3))
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        (CHAT_PATH, b'\n\ndata: {"error":{"message":"'),
+        ("/v1/messages", b'\n\nevent: error\ndata: {"type":"error","error":{"type":"api_error","message":"'),
+        ("/generate", b'\n\ndata: {"error":"'),
+        ("/upstream/m01/v1/messages", b"\n\nevent: error\ndata: "),
+    ],
+)
+async def test_a_stream_whose_engine_dies_ends_with_an_error_event_and_without_a_proper_end(
+    path: str, error: bytes
+) -> None:
+    async with (
+        raw_engine(dies_after(THREE)) as port,
+        running(engine_port=port) as node,
+        raw_client(node.port) as client,
+    ):
+        await client.send(post_bytes(path, BODY))
+        got = await client.read_all()
+        record = await node.settled(1)
+        assert b"data: 2\n\n" in got
+        assert error in got
+        assert b"[DONE]" not in got
+        assert not got.endswith(b"0\r\n\r\n")
+        assert node.core.outcomes == [Outcome.UPSTREAM_FAILED]
+        assert len(node.core.arrivals) == 1
+        assert not any(isinstance(event, UpstreamFailed) for event in node.core.events)
+        assert (record.status, record.reason) == (200, Rejection.UPSTREAM_FAILED)
+        assert record.completion_tokens is None
+
+
+async def test_a_broken_ndjson_stream_ends_with_an_error_line() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+    engine = dies_after(head + chunk(b'{"response":"a"}\n'))
+    async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes("/api/generate", b'{"model":"m01"}'))
+        got = await client.read_all()
+        await node.settled(1)
+    assert b'\n{"error":"The engine' in got
+    assert not got.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ],
+)
+async def test_a_plain_answer_that_breaks_off_does_not_look_complete(answer: bytes) -> None:
+    async with (
+        raw_engine(dies_after(answer)) as port,
+        running(engine_port=port) as node,
+        raw_client(node.port) as client,
+    ):
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        head, _, body = (await client.read_all()).partition(b"\r\n\r\n")
+        await node.settled(1)
+        assert body.strip() in {b"{", b"1\r\n{"}
+        assert header(head, "content-length") in {None, "100"}
+        assert node.core.outcomes == [Outcome.UPSTREAM_FAILED]
+
+
+async def test_a_broken_answer_to_a_client_of_http_1_0_is_a_reset() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+    engine = dies_after(answer)
+    async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY, version="1.0"))
+        with pytest.raises(ConnectionResetError):
+            await client.read_all()
+        await node.settled(1)
+
+
+async def test_an_engine_that_closes_before_a_byte_is_tried_once_more_on_a_new_connection() -> None:
+    attempts: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        attempts.append((await read_request(reader))[1])
+        if len(attempts) == 1:
+            writer.transport.abort()
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        assert (await client.read_head()).startswith(b"HTTP/1.1 200")
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.SERVED]
+        assert [type(event).__name__ for event in node.core.events] == [
+            "RequestArrived",
+            "UpstreamFailed",
+            "RequestEnded",
+        ]
+    assert attempts == [BODY, BODY]
+
+
+async def test_a_kept_connection_that_the_engine_has_closed_does_not_fail_a_request() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        for _ in range(20):
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            assert (await client.read_head()).startswith(b"HTTP/1.1 200")
+            assert await client.reader.readexactly(2) == b"{}"
+        await node.settled(20)
+
+
+async def test_an_engine_that_never_answers_is_a_502_with_a_body() -> None:
+    engine = dies_after(b"", reset=True)
+    async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes("/v1/messages", BODY, "Connection: close"))
+        got = await client.read_all()
+        record = await node.settled(1)
+        assert got.startswith(b"HTTP/1.1 502")
+        assert b'"type":"api_error"' in got
+        assert header(got, "x-swapd-reason") == "upstream_failed"
+        assert header(got, "retry-after") is not None
+        assert node.core.outcomes == [Outcome.REJECTED]
+        assert record.reason is Rejection.UPSTREAM_FAILED
+
+
+@pytest.mark.parametrize("endpoint", [None, Endpoint("127.0.0.1", 1)])
+async def test_an_instance_that_is_gone_or_refuses_counts_as_a_failed_attempt(endpoint: Endpoint | None) -> None:
+    async with running() as node, raw_client(node.port) as client:
+        if endpoint is not None:
+            node.endpoints[INSTANCE] = endpoint
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        assert (await client.read_head()).startswith(b"HTTP/1.1 502")
+        await node.settled(1)
+        assert sum(isinstance(event, UpstreamFailed) for event in node.core.events) == 2
+
+
+class Watched:
+    """An engine that streams until its client closes."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.closed = 0
+        self.ended = 0
+        self.finish = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        self.requests += 1
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await writer.drain()
+        gone = asyncio.ensure_future(reader.read())
+        done = asyncio.ensure_future(self.finish.wait())
+        try:
+            await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                self.closed += 1
+                return
+            writer.write(chunk(b'data: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n') + b"0\r\n\r\n")
+            await writer.drain()
+            self.ended += 1
+        finally:
+            for task in (gone, done):
+                task.cancel()
+            await asyncio.wait((gone, done))
+
+
+async def test_a_client_that_leaves_a_stream_closes_the_engines_connection() -> None:
+    engine = Watched()
+    async with raw_engine(engine) as port, running(engine_port=port) as node:
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await client.read_until(b"data: 1\n\n")
+            client.leave()
+        await until(lambda: engine.closed == 1)
+        record = await node.settled(1)
+        assert node.core.outcomes == [Outcome.CANCELLED]
+        assert record.status == 200
+
+
+@pytest.mark.parametrize("gently", [False, True])
+async def test_a_client_that_leaves_the_queue_is_removed_at_once(gently: bool) -> None:
+    async with running() as node:
+        node.core.hold = True
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await until(lambda: node.core.waiting)
+            client.writer.close() if gently else client.leave()
+            record = await node.settled(1)
+        assert node.core.outcomes == [Outcome.CANCELLED]
+        assert (record.status, record.ttfb) == (0, None)
+
+
+async def test_a_client_that_leaves_before_the_engine_answers_closes_the_engines_connection() -> None:
+    closed = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        assert await reader.read() == b""
+        closed.set()
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node:
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await until(lambda: node.core.open)
+            client.leave()
+        await asyncio.wait_for(closed.wait(), 20)
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.CANCELLED]
+
+
+async def test_with_finish_an_abandoned_answer_is_read_to_its_end_and_counts_until_then() -> None:
+    engine = Watched()
+    async with raw_engine(engine) as port, running(engine_port=port) as node:
+        node.options["m01"] = RouteOptions(finish_on_abort=True)
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await client.read_until(b"data: 1\n\n")
+            client.leave()
+        await until(lambda: len(node.tasks) == 1)
+        assert len(node.core.open) == 1
+        engine.finish.set()
+        record = await node.settled(1)
+        assert (engine.ended, engine.closed) == (1, 0)
+        assert node.core.outcomes == [Outcome.CANCELLED]
+        assert (record.prompt_tokens, record.completion_tokens) == (3, 4)
+
+
+async def test_with_finish_also_an_answer_that_has_not_begun_is_read_to_its_end() -> None:
+    go = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await go.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        ended.set()
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node:
+        node.options["m01"] = RouteOptions(finish_on_abort=True)
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await until(lambda: node.core.open)
+            client.leave()
+        # the opening and whoever waits for it
+        await until(lambda: len(node.tasks) == 2)
+        assert len(node.core.open) == 1
+        go.set()
+        await node.settled(1)
+        assert ended.is_set()
+
+
+async def test_with_finish_the_reading_is_bounded_in_time_and_by_a_cut() -> None:
+    engine = Watched()
+    settings = ProxySettings(finish_timeout=Duration(SECOND // 20))
+    async with raw_engine(engine) as port, running(settings, engine_port=port) as node:
+        node.options["m01"] = RouteOptions(finish_on_abort=True)
+        await _abandon(node.port)
+        await node.settled(1)
+        node.front.reconfigure(ProxySettings())
+        await _abandon(node.port)
+        await until(lambda: len(node.tasks) == 1)
+        node.core.cut_all()
+        await node.settled(2)
+        assert node.core.outcomes == [Outcome.CANCELLED, Outcome.CUT]
+        await until(lambda: engine.closed == 2)
+
+
+async def _abandon(port: int) -> None:
+    async with raw_client(port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        await client.read_until(b"data: 1\n\n")
+        client.leave()
+
+
+async def test_a_cut_stream_ends_with_an_error_event_and_closes_the_engines_connection() -> None:
+    engine = Watched()
+    async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        await client.read_until(b"data: 1\n\n")
+        node.core.cut_all()
+        got = await client.read_all()
+        await node.settled(1)
+        assert b'"code":"shutting_down"' in got
+        assert not got.endswith(b"0\r\n\r\n")
+        assert node.core.outcomes == [Outcome.CUT]
+        await until(lambda: engine.closed == 1)
+
+
+async def test_a_cut_before_the_answer_is_a_503() -> None:
+    async def talk(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await reader.read()
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        await until(lambda: node.core.open)
+        node.core.cut_all()
+        got = await client.read_all()
+        await node.settled(1)
+        assert got.startswith(b"HTTP/1.1 503")
+        assert header(got, "connection") == "close"
+        assert node.core.outcomes == [Outcome.CUT]
+
+
+async def test_a_cut_ends_also_a_stream_whose_client_does_not_read() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(SSE_HEAD)
+        while True:
+            writer.write(chunk(b"data: " + b"x" * 65536 + b"\n\n"))
+            await writer.drain()
+
+    settings = ProxySettings(break_off_timeout=Duration(SECOND // 20))
+    async with raw_engine(talk) as port, running(settings, engine_port=port) as node, raw_client(node.port) as client:
+        client.writer.transport.pause_reading()
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        await until(lambda: node.core.open)
+        node.core.cut_all()
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.CUT]
+
+
+async def test_clients_that_vanish_at_any_moment_leave_nothing() -> None:
+    engine = Watched()
+
+    async def come_and_go(node_port: int, stage: int) -> None:
+        async with raw_client(node_port) as client:
+            request = post_bytes(CHAT_PATH, BODY)
+            await client.send(request[: 20 + stage * 17] if stage < 5 else request)
+            if stage > 7:
+                await client.read_until(b"data: 1\n\n")
+            client.leave()
+
+    async with raw_engine(engine) as port, running(engine_port=port) as node:
+        for round_ in range(5):
+            node.core.hold = round_ % 2 == 0
+            await asyncio.gather(*(come_and_go(node.port, stage) for stage in range(8 if node.core.hold else 11)))
+        await until(lambda: not node.core.open and node.front.buffered_bytes == 0)
+        await until(lambda: engine.closed == engine.requests)
+        node.assert_nothing_left()
+        assert set(node.core.outcomes) <= {Outcome.CANCELLED, Outcome.SERVED}
+        node.core.hold = False
+        engine.finish.set()
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await client.read_until(b"0\r\n\r\n")
+
+
+async def test_chunks_leave_as_they_come() -> None:
+    step = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(SSE_HEAD)
+        for number in range(20):
+            await step.wait()
+            step.clear()
+            writer.write(chunk(f"data: {number}\n\n".encode()))
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        head = await client.read_head()
+        assert header(head, "x-accel-buffering") == "no"
+        for number in range(20):
+            # the next chunk is sent only when this one has arrived
+            step.set()
+            assert (await client.read_until(b"\n\n")).endswith(f"data: {number}\n\n".encode())
+        assert (await client.read_until(b"0\r\n\r\n")) == b"\r\n0\r\n\r\n"
+        await node.settled(1)
