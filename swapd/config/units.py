@@ -33,7 +33,7 @@ _SIZE_UNITS: Final = {
     "kB": 10**3,
     "B": 1,
 }
-_NUMBER: Final = r"[0-9]{1,18}(?:\.[0-9]{1,9})?"
+_NUMBER: Final = r"[0-9]{1,19}(?:\.[0-9]{1,9})?"
 DURATION_PATTERN: Final = rf"^(?:0|(?:{_NUMBER}(?:d|h|ms|us|ns|m|s))+)$"
 SIZE_PATTERN: Final = rf"^{_NUMBER} ?(?:TiB|GiB|MiB|KiB|TB|GB|MB|kB|KB|B)$"
 PORTS_PATTERN: Final = r"^[0-9]{1,5}-[0-9]{1,5}$"
@@ -108,7 +108,7 @@ def parse_duration(value: object) -> Duration:
     text = value.strip() if isinstance(value, str) else ""
     if not isinstance(value, bool) and isinstance(value, int) and 0 < value < 10**6:
         text = str(value)
-    if text.isdecimal() and int(text):
+    if re.fullmatch("0*[1-9][0-9]{0,18}", text):
         raise ValueError(f"write the unit of the duration, for example {text}s or {text}m")
     if not re.fullmatch(DURATION_PATTERN, text):
         raise ValueError(f"write a duration such as 500ms, 15s, 10m or 1h30m, not {show(value)}")
@@ -145,7 +145,7 @@ def parse_size(value: object) -> Bytes:
         size = Fraction(value)
     else:
         text = value.strip() if isinstance(value, str) else ""
-        if text.isascii() and text.isdigit() and len(text) <= 18:
+        if re.fullmatch("[0-9]{1,19}", text):
             text += "B"
         match = _SIZE.fullmatch(text)
         if match is None:
