@@ -1,10 +1,45 @@
-"""Takes every decision: one event in, orders and notes out."""
+"""Takes every decision: one event in, orders and notes out.
 
+``handle`` applies one fact and then lets the node settle, unless the fact cannot matter to anybody else: a request for
+a ready model with a free slot is granted, and its end is noted, without looking at the rest of the node.
+"""
+
+from typing import assert_never
+
+from swapd.core import facts, laws, operators, reload, requests, snapshot
 from swapd.core.catalog import Catalog
 from swapd.core.commands import Command
-from swapd.core.events import Event
+from swapd.core.eta import note_load_times
+from swapd.core.events import (
+    CatalogChanged,
+    Event,
+    InstanceExited,
+    InstanceHealthy,
+    InstanceReady,
+    InstanceUnhealthy,
+    LoadFailed,
+    LoadOrdered,
+    LoadProgressed,
+    LoadTimesKnown,
+    MemoryReleased,
+    NodeDrainOrdered,
+    NodeUndrainOrdered,
+    PinOrdered,
+    ProcessesGone,
+    RequestArrived,
+    RequestEnded,
+    StageEntered,
+    StopSignalled,
+    Tick,
+    UnloadOrdered,
+    UpstreamFailed,
+)
 from swapd.core.ids import InstanceId, Instant
+from swapd.core.policies import EvictionPolicy, policy_named
+from swapd.core.settle import settle
+from swapd.core.state import GpuRecord, Node
 from swapd.core.topology import NodeTopology
+from swapd.core.viability import NodeLoad
 from swapd.core.view import NodeView
 
 _FIRST = InstanceId(1)
@@ -14,23 +49,108 @@ class Scheduler:
     """The state machine of one node."""
 
     def __init__(
-        self, topology: NodeTopology, catalog: Catalog, at: Instant, first_instance: InstanceId = _FIRST
+        self,
+        topology: NodeTopology,
+        catalog: Catalog,
+        at: Instant,
+        first_instance: InstanceId = _FIRST,
+        *,
+        policy: EvictionPolicy | None = None,
     ) -> None:
-        raise NotImplementedError
+        """Begin with an empty node; a ``policy`` given here counts over the configured one (for the simulator)."""
+        self._node = Node(
+            topology=topology,
+            settings=catalog.settings,
+            policy=policy_named(catalog.settings.policy) if policy is None else policy,
+            policy_fixed=policy is not None,
+            at=at,
+            next_instance=first_instance,
+            gpus=[GpuRecord(gpu.index, gpu.memory_bytes) for gpu in topology.gpus],
+            load=NodeLoad(at, len(topology.gpus)),
+        )
+        reload.apply(self._node, catalog)
+        if self._node.pins:
+            self._node.wake = at
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Apply one fact; ``event.at`` never goes back."""
-        raise NotImplementedError
+        node = self._node
+        assert event.at >= node.at, f"time went back from {node.at} to {event.at}"
+        node.at = event.at
+        node.step += 1
+        node.out = []
+        changes = node.changes
+        matters = self._apply(event)
+        if matters or node.changes != changes or (node.wake is not None and node.wake <= event.at):
+            settle(node)
+        return tuple(node.out)
+
+    def _apply(self, event: Event) -> bool:
+        """Apply one fact; return whether the node has to settle."""
+        node = self._node
+        match event:
+            case RequestArrived():
+                return requests.arrived(node, event)
+            case RequestEnded():
+                return requests.ended(node, event)
+            case UpstreamFailed():
+                return requests.upstream_failed(node, event)
+            case StageEntered():
+                return facts.stage_entered(node, event)
+            case LoadProgressed():
+                return facts.load_progressed(node, event)
+            case InstanceReady():
+                return facts.instance_ready(node, event)
+            case LoadFailed():
+                return facts.load_failed(node, event)
+            case InstanceExited():
+                return facts.instance_exited(node, event)
+            case InstanceHealthy():
+                return facts.instance_healthy(node, event)
+            case InstanceUnhealthy():
+                return facts.instance_unhealthy(node, event)
+            case StopSignalled():
+                return facts.stop_signalled(node, event)
+            case ProcessesGone():
+                return facts.processes_gone(node, event)
+            case MemoryReleased():
+                return facts.memory_released(node, event)
+            case CatalogChanged():
+                reload.apply(node, event.catalog)
+                return True
+            case LoadTimesKnown():
+                return self._load_times_known(event)
+            case LoadOrdered():
+                return operators.load_ordered(node, event)
+            case UnloadOrdered():
+                return operators.unload_ordered(node, event)
+            case PinOrdered():
+                return operators.pin_ordered(node, event)
+            case NodeDrainOrdered():
+                return operators.node_drain_ordered(node, event)
+            case NodeUndrainOrdered():
+                return operators.node_undrain_ordered(node, event)
+            case Tick():
+                return True
+            case _:
+                assert_never(event)
+
+    def _load_times_known(self, event: LoadTimesKnown) -> bool:
+        for (name, source), times in event.load_times.items():
+            model = self._node.models.get(name)
+            if model is not None:
+                note_load_times(model, source, times)
+        return True
 
     @property
     def next_wakeup(self) -> Instant | None:
         """When to post the next Tick; the shell keeps exactly one timer."""
-        raise NotImplementedError
+        return self._node.wake
 
     def view(self) -> NodeView:
         """Return the node as it is now."""
-        raise NotImplementedError
+        return snapshot.build(self._node)
 
     def check(self) -> None:
         """Raise if any law is broken."""
-        raise NotImplementedError
+        laws.check(self._node)

@@ -1,0 +1,145 @@
+"""Estimates: how long a load, a drain, a release take, and when a model will be ready.
+
+ETA = (slots busy ? shortest remaining load : 0) + (victims busy ? remaining drain : 0) + release + Lhat(source).
+An estimate is what a client is told and what patience is measured against; no law rests on it.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from swapd.core.catalog import Source
+from swapd.core.eviction import Plan, candidates, cost, drainable, find
+from swapd.core.ids import SECOND, Duration, GpuSet, Instant
+from swapd.core.reasons import State
+from swapd.core.state import Instance, Model, Node
+
+#: expected time from stop to released memory before any was measured
+RELEASE_ESTIMATE: Final = Duration(3 * SECOND)
+#: measured times kept per model and source
+KEPT: Final = 5
+_SERVICE_WEIGHT: Final = 0.2
+
+
+def median(times: Iterable[Duration]) -> Duration:
+    """Return the median, the lower one of two; there must be one."""
+    ordered = sorted(times)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def note_load_times(model: Model, source: Source, times: Iterable[Duration]) -> None:
+    """Remember measured load times; the median of the last five is what is expected from now on."""
+    model.load_times.setdefault(source, deque(maxlen=KEPT)).extend(times)
+    expect(model)
+
+
+def expect(model: Model) -> None:
+    """Set the expected load time from what was measured, or else from the configuration."""
+    measured = model.load_times.get(Source.CACHE)
+    model.lhat = median(measured) if measured else model.spec.load_estimate
+
+
+def note_service(model: Model, duration: int) -> None:
+    """Remember how long a request was in flight."""
+    model.service += (duration - model.service) * (_SERVICE_WEIGHT if model.service else 1.0)
+
+
+def release_estimate(node: Node) -> Duration:
+    """Return the expected time from the order to stop until the memory is free."""
+    return median(node.release_times) if node.release_times else RELEASE_ESTIMATE
+
+
+def longest_drain(node: Node) -> int:
+    """Return how long the residents' requests are expected to take, from the grant on."""
+    busy = (i.model.service for i in node.instances.values() if i.in_flight)
+    return round(max(busy, default=0.0))
+
+
+def clearing_estimate(node: Node) -> int:
+    """Return how long it is expected to take to drain and release whatever is resident."""
+    return release_estimate(node) + longest_drain(node)
+
+
+def drain_moment(node: Node, model: Model, since: Instant, clearing: int) -> Instant:
+    """Return when somebody who waits since then may have residents drained.
+
+    That is after ``drain_after``, or so much earlier that ``max_wait`` stays within reach; ``clearing`` is the
+    clearing estimate.
+    """
+    return Instant(since + max(0, min(node.settings.drain_after, model.spec.max_wait - model.lhat - clearing)))
+
+
+def remaining_drain(node: Node, instance: Instance) -> int:
+    """Return how long the requests in flight are expected to go on."""
+    if not instance.in_flight:
+        return 0
+    return max(0, round(instance.model.service) - (node.at - instance.last_grant))
+
+
+def remaining_load(node: Node, instance: Instance) -> Duration:
+    """Return how long an instance on its way is expected to take until it is ready."""
+    expected = instance.model.lhat
+    if instance.state is State.LOADING:
+        return Duration(max(0, instance.started_at + expected - node.at))
+    return Duration(max(0, instance.reserved_at + release_estimate(node) - node.at) + expected)
+
+
+def surplus(node: Node, model: Model) -> GpuSet:
+    """Return the GPUs a model may look at: all, or all but those reserved for another one."""
+    reservation = node.reservation
+    if reservation is None or reservation.model is model:
+        return node.topology.all_gpus
+    return GpuSet(node.topology.all_gpus & ~reservation.gpus)
+
+
+def slot_wait(node: Node) -> Duration:
+    """Return how long until a load may begin: 0, or the shortest remaining load if all slots are busy."""
+    if node.loads_running < node.settings.max_concurrent_loads:
+        return Duration(0)
+    return shortest_load(node)
+
+
+def shortest_load(node: Node) -> Duration:
+    """Return the shortest remaining load; 0 if there is none."""
+    running = (i for i in node.instances.values() if i.state in (State.RESERVED, State.LOADING))
+    return min((remaining_load(node, i) for i in running), default=Duration(0))
+
+
+def room_wait(node: Node, model: Model) -> Duration:
+    """Return how long until the room of a model without an instance is expected to be free."""
+    need, avail = model.spec.footprint, surplus(node, model)
+    release = release_estimate(node)
+    plan = find(node, need, avail, candidates(node, patient=True, holder=True))
+    if plan is not None:
+        return release if plan.victims or plan.waits else Duration(0)
+    plan = drain_plan(node, model, avail, patient=True)
+    if plan is None:
+        return Duration(shortest_load(node) + release)
+    return Duration(max((remaining_drain(node, v) for v in plan.victims), default=0) + release)
+
+
+def drain_plan(node: Node, model: Model, avail: GpuSet, *, patient: bool) -> Plan | None:
+    """Return the cheapest plan whose victims may still be busy."""
+    costs = candidates(node, patient=patient, holder=True)
+    for instance in node.instances.values():
+        if instance.id not in costs and drainable(node, instance, patient=patient):
+            costs[instance.id] = cost(node, instance)
+    return find(node, model.spec.footprint, avail, dict(sorted(costs.items())))
+
+
+def eta(node: Node, model: Model) -> Duration:
+    """Return when a request for this model is expected to be served, from now."""
+    instance = model.instance
+    if instance is None:
+        return Duration(slot_wait(node) + room_wait(node, model) + model.lhat)
+    if instance.state is State.READY:
+        rounds = 1 + len(model.queue) // model.spec.concurrency
+        return Duration(round(model.service) * rounds)
+    if instance.state is State.DRAINING:
+        return Duration(remaining_drain(node, instance) + release_estimate(node) + model.lhat)
+    return remaining_load(node, instance)
+
+
+def surely_within(node: Node, model: Model, limit: Duration) -> bool:
+    """Say, without looking for a plan, whether even the longest estimate for a load stays within a limit."""
+    return slot_wait(node) + clearing_estimate(node) + model.lhat <= limit

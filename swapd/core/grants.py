@@ -1,0 +1,116 @@
+"""Gives waiting requests to ready instances, and refuses those that cannot be served.
+
+Rules that hold here: a grant counts as in flight in the same step; nobody is granted out of turn, on a suspect
+instance, or beyond the model's concurrency; a request is answered once, by a grant or a refusal (a granted one that
+got no answer comes back once).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from swapd.core.commands import Answer, Cut, Grant, Reject
+from swapd.core.ids import Duration, Instant, ModelName, RequestId
+from swapd.core.reasons import Rejection, Stage, State
+from swapd.core.state import Instance, Model, Node, Phase, Request
+
+NO_STAGES: Final[Mapping[Stage, Duration]] = {}
+
+
+def grant(node: Node, instance: Instance, request: Request) -> None:
+    """Send a request to an instance."""
+    at = node.at
+    request.phase = Phase.GRANTED
+    request.instance = instance
+    request.granted_at = at
+    instance.in_flight[request.id] = request
+    instance.last_grant = at
+    waited = Duration(at - request.arrived)
+    stages = stages_within(instance, request.arrived, waited) if request.cold else NO_STAGES
+    node.out.append(Grant(request.id, instance.id, request.model.spec.name, request.cold, waited, stages))
+
+
+def serve(node: Node, instance: Instance) -> None:
+    """Grant the queue of a ready instance as far as its slots go."""
+    model = instance.model
+    queue = model.queue
+    if instance.state is not State.READY or instance.suspect or not queue:
+        return
+    while queue and len(instance.in_flight) < model.spec.concurrency:
+        grant(node, instance, queue.pop())
+    node.refresh(model)
+
+
+def stages_within(instance: Instance, arrived: Instant, waited: Duration) -> dict[Stage, Duration]:
+    """Return which stages of the load a request waited through; the rest of its wait is ``queued``."""
+    stages: dict[Stage, Duration] = {}
+    ends = [start for _, start in instance.timeline[1:]] + [instance.ready_at]
+    for (stage, start), end in zip(instance.timeline, ends, strict=True):
+        overlap = end - max(start, arrived)
+        if overlap > 0:
+            stages[stage] = Duration(stages.get(stage, 0) + overlap)
+    return {Stage.QUEUED: Duration(waited - sum(stages.values())), **stages}
+
+
+def refuse(
+    node: Node,
+    request: RequestId,
+    model: ModelName,
+    reason: Rejection,
+    detail: str,
+    *,
+    retry_after: Duration | None = None,
+    permanent: bool = False,
+) -> None:
+    """Answer a request with an error; its end is still to be reported."""
+    node.refused[request] = None
+    node.out.append(Reject(request, model, reason, retry_after, detail, permanent))
+
+
+def refuse_queued(
+    node: Node,
+    request: Request,
+    reason: Rejection,
+    detail: str,
+    *,
+    retry_after: Duration | None = None,
+    permanent: bool = False,
+) -> None:
+    """Take a request out of its queue and refuse it; the caller refreshes the model."""
+    request.model.queue.remove(request)
+    del node.requests[request.id]
+    refuse(node, request.id, request.model.name, reason, detail, retry_after=retry_after, permanent=permanent)
+
+
+def refuse_all(
+    node: Node,
+    model: Model,
+    reason: Rejection,
+    detail: str,
+    *,
+    retry_after: Duration | None = None,
+    permanent: bool = False,
+) -> None:
+    """Refuse everybody who waits for a model with one shared reason, operators included."""
+    for request in list(model.queue):
+        refuse_queued(node, request, reason, detail, retry_after=retry_after, permanent=permanent)
+    settle_orders(node, model, ok=False, detail=detail, reason=reason)
+    if node.at > model.demand.idle_since and not (model.instance and model.instance.in_flight):
+        model.demand.idle_since = node.at
+    node.refresh(model)
+
+
+def settle_orders(node: Node, model: Model, *, ok: bool, detail: str, reason: Rejection | None = None) -> None:
+    """Answer every operator who waits for a model to be ready."""
+    for order in model.orders:
+        node.out.append(Answer(order, ok, detail, reason))
+    model.orders.clear()
+
+
+def cut_all(node: Node, instance: Instance) -> int:
+    """Break off what an instance still serves; return how many requests that were."""
+    count = len(instance.in_flight)
+    for request in instance.in_flight.values():
+        request.phase = Phase.CUT
+        node.out.append(Cut(request.id))
+    instance.in_flight.clear()
+    return count

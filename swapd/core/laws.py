@@ -1,0 +1,212 @@
+"""States what must be true after every event, as functions that raise; ``Scheduler.check`` runs them all.
+
+A law about a decision (who was evicted, what was booked) looks at what the last step did; a law about the state looks
+at everything. ``replay_is_exact`` cannot be seen from inside one run: the property suite states it over two.
+"""
+
+from typing import Final
+
+from swapd.core.commands import Answer, Transitioned
+from swapd.core.eviction import AUTO_PROTECTION_MOST
+from swapd.core.lifecycle import TABLE
+from swapd.core.reasons import State, UnloadCause
+from swapd.core.state import GpuRecord, Instance, Node, Phase
+
+_SERVING: Final = (State.READY, State.DRAINING)
+_ORDERLY: Final = (UnloadCause.EVICTED, UnloadCause.IDLE, UnloadCause.LOAD_ABORTED, UnloadCause.OPERATOR,
+                   UnloadCause.REMOVED, UnloadCause.CHANGED, UnloadCause.SHUTDOWN)  # fmt: skip
+_LEGAL: Final = {(row.before, row.after): None for row in TABLE}
+
+
+class LawBrokenError(AssertionError):
+    """A law does not hold: a defect of the core."""
+
+
+def _law(node: Node, name: str, what: str, *, holds: bool) -> None:
+    if not holds:
+        told = "\n".join(f"  {at / 1e9:.3f} s  {line}" for at, line in node.story.lines())
+        raise LawBrokenError(f"{name}: {what}; the node's story:\n{told}")
+
+
+def check(node: Node) -> None:
+    """Raise LawBrokenError if any law does not hold."""
+    no_overcommit(node)
+    one_instance_per_model(node)
+    only_ready_serves(node)
+    never_evict_in_flight(node)
+    never_evict_pinned(node)
+    protection_is_bounded(node)
+    no_needless_eviction(node)
+    infeasible_evicts_nobody(node)
+    answered_exactly_once(node)
+    nothing_dropped(node)
+    cancelled_never_loads(node)
+    queue_bounded(node)
+    commands_bounded(node)
+    legal_transitions_only(node)
+
+
+def no_overcommit(node: Node) -> None:
+    """Neither what is held nor what is promised exceeds a GPU's memory; an exclusive model has its GPUs alone."""
+    for gpu in node.gpus:
+        held = [i for i in gpu.instances.values() if i.state is not State.RESERVED]
+        promised = [i for i in gpu.instances.values() if i.state is not State.UNLOADING]
+        for which, instances in (("held", held), ("promised", promised)):
+            total = sum(instance.bytes_per_gpu for instance in instances)
+            _law(node, "no_overcommit", f"{total} bytes {which} on GPU {gpu.index}", holds=total <= gpu.memory_bytes)
+            alone = len(instances) < 2 or not any(instance.exclusive for instance in instances)
+            _law(node, "no_overcommit", f"an exclusive model shares GPU {gpu.index} ({which})", holds=alone)
+        loading = sum(1 for i in held if i.state is State.LOADING)
+        _law(node, "no_overcommit", f"{loading} loads at once on GPU {gpu.index}", holds=loading <= 1)
+
+
+def one_instance_per_model(node: Node) -> None:
+    """Each model has at most one instance that is not on its way out, and knows it."""
+    current: dict[str, Instance] = {}
+    for instance in node.instances.values():
+        if instance.state in (State.UNLOADING, State.LEAKED):
+            continue
+        name = instance.model.name
+        _law(node, "one_instance_per_model", f"two instances of {name}", holds=name not in current)
+        current[name] = instance
+    for name, model in node.models.items():
+        known = model.instance is current.get(name)
+        _law(node, "one_instance_per_model", f"{name} does not know its instance", holds=known)
+
+
+def only_ready_serves(node: Node) -> None:
+    """Nothing is in flight before an instance is ready, and a suspect one is ready."""
+    for instance in node.instances.values():
+        early = instance.state in (State.RESERVED, State.LOADING)
+        served = not (early and instance.in_flight)
+        _law(node, "only_ready_serves", f"instance {instance.id} serves in {instance.state}", holds=served)
+
+
+def never_evict_in_flight(node: Node) -> None:
+    """Whoever leaves in good order serves nobody when it does."""
+    for instance in _left_now(node):
+        orderly = instance.cause in _ORDERLY
+        clean = not (orderly and instance.in_flight)
+        _law(node, "never_evict_in_flight", f"instance {instance.id} left with requests in flight", holds=clean)
+
+
+def never_evict_pinned(node: Node) -> None:
+    """No pinned model is evicted."""
+    for instance in _left_now(node):
+        pinned = instance.eviction is not None and instance.eviction.was_pinned
+        _law(node, "never_evict_pinned", f"{instance.model.name} was evicted", holds=not pinned)
+
+
+def protection_is_bounded(node: Node) -> None:
+    """Who is protected leaves only for somebody who has waited ``protect_max_wait``; protection has a bound."""
+    longest = AUTO_PROTECTION_MOST if node.settings.protect is None else node.settings.protect
+    patience = node.settings.protect_max_wait
+    for instance in _left_now(node):
+        eviction = instance.eviction
+        if eviction is None:
+            continue
+        over = eviction.protected_until <= node.at
+        waited = patience is not None and eviction.waited >= patience
+        name = instance.model.name
+        _law(node, "protection_is_bounded", f"{name} was evicted while protected", holds=over or waited)
+        bounded = eviction.protected_until - instance.last_used <= longest
+        _law(node, "protection_is_bounded", f"{name} was protected too long", holds=bounded)
+
+
+def no_needless_eviction(node: Node) -> None:
+    """Every victim of a booking was in its way."""
+    for instance in node.instances.values():
+        if instance.state is not State.RESERVED or instance.step != node.step:
+            continue
+        for victim in node.neighbours(instance):
+            if victim.eviction is None or victim.step != node.step:
+                continue
+            shared = [gpu for gpu in node.on(instance.gpus) if victim.id in gpu.instances]
+            needed = any(_in_the_way(gpu, instance, victim) for gpu in shared)
+            _law(node, "no_needless_eviction", f"{victim.model.name} need not have left", holds=needed)
+
+
+def _in_the_way(gpu: GpuRecord, instance: Instance, victim: Instance) -> bool:
+    """Say whether ``instance`` would not fit on ``gpu`` if ``victim`` had stayed."""
+    if instance.exclusive or victim.exclusive:
+        return True
+    stay = [i for i in gpu.instances.values() if i.state is not State.UNLOADING or i is victim]
+    return sum(i.bytes_per_gpu for i in stay) > gpu.memory_bytes
+
+
+def infeasible_evicts_nobody(node: Node) -> None:
+    """Whoever was evicted made room that was booked in the same step."""
+    for instance in _left_now(node):
+        if instance.eviction is None:
+            continue
+        heirs = [i for i in node.neighbours(instance) if i.model.name == instance.eviction.successor]
+        booked = any(heir.step == node.step for heir in heirs)
+        _law(node, "infeasible_evicts_nobody", f"{instance.model.name} left for nothing", holds=booked)
+
+
+def answered_exactly_once(node: Node) -> None:
+    """Every open request stands in exactly one place, and no answered one is open."""
+    for request in node.requests.values():
+        queued = request in request.model.queue
+        granted = request.instance is not None and request.id in request.instance.in_flight
+        right = (queued, granted) == (request.phase is Phase.QUEUED, request.phase is Phase.GRANTED)
+        _law(node, "answered_exactly_once", f"request {request.id} is lost", holds=right)
+        _law(node, "answered_exactly_once", f"{request.id} was refused", holds=request.id not in node.refused)
+    open_ = sum(len(model.queue) for model in node.models.values())
+    waiting = sum(1 for request in node.requests.values() if request.phase is Phase.QUEUED)
+    _law(node, "answered_exactly_once", "a queue holds requests that ended", holds=open_ == waiting)
+    answers = [command.request for command in node.out if isinstance(command, Answer)]
+    _law(
+        node, "answered_exactly_once", "an order was answered twice", holds=len(answers) == len(dict.fromkeys(answers))
+    )
+
+
+def nothing_dropped(node: Node) -> None:
+    """Whoever waits is looked at again: by deadline, and as pending if there is no instance."""
+    for name, model in node.models.items():
+        waits = bool(model.queue)
+        _law(node, "nothing_dropped", f"{name} has no deadline", holds=not waits or name in node.deadlines)
+        absent = model.instance is None and (waits or bool(model.orders))
+        _law(node, "nothing_dropped", f"{name} is pending unknown to the node", holds=absent == (name in node.pending))
+    first = node.deadlines.first()
+    if first is not None:
+        in_time = node.wake is not None and node.wake <= first[0]
+        _law(node, "nothing_dropped", "the next wake-up is after a deadline", holds=in_time)
+
+
+def cancelled_never_loads(node: Node) -> None:
+    """No room is kept for, and no load begins for, a model that nobody waits for."""
+    for instance in node.instances.values():
+        model = instance.model
+        wanted = model.claimed or model.name in node.wishes or instance.ahead
+        begins = instance.state is State.LOADING and instance.step == node.step
+        idle = (begins or instance.state is State.RESERVED) and not wanted
+        _law(node, "cancelled_never_loads", f"{model.name} loads for nobody", holds=not idle)
+
+
+def queue_bounded(node: Node) -> None:
+    """No more requests wait for a model than its limit, and loads stay within theirs."""
+    for name, model in node.models.items():
+        bounded = len(model.queue) <= model.spec.max_queue
+        _law(node, "queue_bounded", f"{len(model.queue)} wait for {name}", holds=bounded)
+    running = sum(1 for i in node.instances.values() if i.state in (State.RESERVED, State.LOADING))
+    _law(node, "queue_bounded", "loads are miscounted", holds=running == node.loads_running)
+
+
+def commands_bounded(node: Node) -> None:
+    """One event gives no more orders and notes than there are things to speak about."""
+    things = len(node.requests) + len(node.refused) + len(node.models) + len(node.instances) * len(node.models)
+    _law(node, "commands_bounded", f"{len(node.out)} commands", holds=len(node.out) <= 32 + 8 * things)
+
+
+def legal_transitions_only(node: Node) -> None:
+    """Every step of this event stands in the table."""
+    for note in node.out:
+        if isinstance(note, Transitioned):
+            legal = (note.before, note.after) in _LEGAL
+            _law(node, "legal_transitions_only", f"{note.before} to {note.after}", holds=legal)
+
+
+def _left_now(node: Node) -> list[Instance]:
+    """Return the instances that began to unload in the last step."""
+    return [i for i in node.instances.values() if i.state is State.UNLOADING and i.step == node.step]

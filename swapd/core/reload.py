@@ -1,0 +1,103 @@
+"""Applies a new configuration as a difference.
+
+Rules that hold here: an unchanged model keeps its instance, its requests and its history; a removed one refuses its
+waiters and drains; a changed one (another revision) reloads when idle, or after ``drain_after`` if it never is; limits
+and settings count at once. A load under way with the old revision is broken off, as its result would be outdated.
+"""
+
+from swapd.core.catalog import Catalog, ModelSpec, SchedulingSettings
+from swapd.core.eta import expect
+from swapd.core.grants import refuse_all, refuse_queued, serve
+from swapd.core.ids import Instant
+from swapd.core.lifecycle import Cause
+from swapd.core.loads import clear_cool_down, drop_wish
+from swapd.core.moves import abort_load, drain, forget
+from swapd.core.operators import enter_pin
+from swapd.core.policies import policy_named
+from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.state import Model, Node
+from swapd.core.viability import Demand
+
+
+def apply(node: Node, catalog: Catalog) -> None:
+    """Make the node's models and settings those of the catalogue."""
+    _set_settings(node, catalog.settings)
+    for name in list(node.models):
+        if name not in catalog.models and node.models[name].configured:
+            _remove(node, node.models[name])
+    for spec in catalog.models.values():
+        _enter(node, spec)
+    node.recheck = True
+
+
+def _set_settings(node: Node, settings: SchedulingSettings) -> None:
+    if not node.policy_fixed and settings.policy is not node.settings.policy:
+        node.policy = policy_named(settings.policy)
+    node.settings = settings
+
+
+def _enter(node: Node, spec: ModelSpec) -> None:
+    model = node.models.get(spec.name)
+    if model is None:
+        model = Model(spec, demand=Demand(node.at), frequency_at=node.at)
+        node.models[spec.name] = model
+        expect(model)
+        enter_pin(node, model)
+        return
+    changed = model.spec.revision != spec.revision
+    model.spec = spec
+    model.configured = True
+    node.removed.pop(spec.name, None)
+    expect(model)
+    enter_pin(node, model)
+    if changed:
+        clear_cool_down(model)
+        model.breakdowns.clear()
+        model.story.add(node.at, "its configuration has changed")
+    _bound_queue(node, model)
+    _compare(node, model)
+    node.refresh(model)
+
+
+def _bound_queue(node: Node, model: Model) -> None:
+    """Refuse the youngest waiters beyond a limit that was lowered."""
+    while len(model.queue) > model.spec.max_queue:
+        detail = f"the queue of {model.name} was made shorter"
+        refuse_queued(node, model.queue.youngest(), Rejection.QUEUE_FULL, detail, retry_after=model.lhat)
+
+
+def _compare(node: Node, model: Model) -> None:
+    """Hold the running instance against the new configuration."""
+    instance = model.instance
+    if instance is None:
+        return
+    why = "its configuration has changed"
+    if instance.spec.revision == model.spec.revision:
+        instance.outdated_since = None
+        serve(node, instance)
+    elif instance.state is State.RESERVED:
+        forget(node, instance, Cause.UNWANTED, why)
+    elif instance.state is State.LOADING:
+        abort_load(node, instance, Cause.WITHDRAWN, why, UnloadCause.CHANGED)
+    elif instance.outdated_since is None:
+        instance.outdated_since = Instant(node.at)
+        serve(node, instance)
+
+
+def _remove(node: Node, model: Model) -> None:
+    detail = f"{model.name} was removed from the configuration"
+    model.configured = False
+    node.removed[model.name] = None
+    model.pin_override = None
+    refuse_all(node, model, Rejection.UNKNOWN_MODEL, detail, permanent=True)
+    enter_pin(node, model)
+    drop_wish(node, model)
+    instance = model.instance
+    if instance is None:
+        pass
+    elif instance.state is State.RESERVED:
+        forget(node, instance, Cause.UNWANTED, detail)
+    elif instance.state is State.LOADING:
+        abort_load(node, instance, Cause.WITHDRAWN, detail, UnloadCause.REMOVED)
+    else:
+        drain(node, instance, UnloadCause.REMOVED, detail, node.settings.drain_timeout)

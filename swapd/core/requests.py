@@ -1,0 +1,222 @@
+"""Applies what happens to requests: they arrive, end, or come back from an engine that broke off.
+
+Each function returns whether the event can matter to anybody else, that is, whether the node has to settle. A request
+for a ready model with a free slot, and its end, are O(1) and settle nothing.
+"""
+
+from typing import Final
+
+from swapd.core.commands import Check
+from swapd.core.eta import eta, note_service, surely_within, surplus
+from swapd.core.events import RequestArrived, RequestEnded, UpstreamFailed
+from swapd.core.eviction import find
+from swapd.core.feasibility import infeasible
+from swapd.core.grants import grant, refuse, serve
+from swapd.core.ids import SECOND, Duration, Instant
+from swapd.core.loads import touch
+from swapd.core.moves import book, start
+from swapd.core.node_drain import DETAIL, RETRY_AFTER
+from swapd.core.reasons import Outcome, Rejection, State
+from swapd.core.state import Instance, Model, Node, Phase, Request
+
+#: after a second broken answer; the engine is being checked meanwhile
+UPSTREAM_RETRY: Final = Duration(SECOND)
+
+
+def arrived(node: Node, event: RequestArrived) -> bool:
+    """Grant, queue or refuse a new request."""
+    assert event.request not in node.requests, f"request {event.request} arrived twice"
+    model = node.models.get(event.model)
+    if model is None or not model.configured:
+        refuse(node, event.request, event.model, Rejection.UNKNOWN_MODEL, f"no model {event.model}", permanent=True)
+        return False
+    instance = model.instance
+    idle = not model.queue and (instance is None or not instance.in_flight)
+    model.demand.arrived(event.at, idle=idle)
+    touch(node, model, 1.0)
+    spec = model.spec
+    request = Request(event.request, model, event.at, max(event.priority, spec.priority))
+    if instance is not None and instance.state is State.READY:
+        instance.last_used = event.at
+        slot = len(instance.in_flight) < spec.concurrency and not instance.suspect and not model.queue
+        if slot and (node.drain is None or event.at < node.drain.linger_until):
+            node.requests[request.id] = request
+            grant(node, instance, request)
+            return False
+    if not _admitted(node, model, request):
+        return False
+    node.requests[request.id] = request
+    model.queue.push(request)
+    node.refresh(model)
+    node.wake_by(Instant(event.at + spec.max_wait))
+    return instance is None
+
+
+def _admitted(node: Node, model: Model, request: Request) -> bool:
+    """Refuse a request that must not wait; say whether it may."""
+    instance = model.instance
+    name, spec = model.name, model.spec
+    if node.drain is not None and _turned_away(node, instance):
+        refuse(node, request.id, name, Rejection.DRAINING, DETAIL, retry_after=RETRY_AFTER)
+        return False
+    if instance is None or instance.state is State.DRAINING:
+        if node.manual and not model.orders:
+            detail = f"{name} is not loaded and the node is in manual mode; an operator has to load it"
+            refuse(node, request.id, name, Rejection.MANUAL_MODE, detail)
+            return False
+        if _cooling(node, model, request):
+            return False
+    if instance is None:
+        never = infeasible(node, model)
+        if never is not None:
+            model.story.add(node.at, f"refused: {never.detail}")
+            refuse(
+                node,
+                request.id,
+                name,
+                never.reason,
+                never.detail,
+                retry_after=never.retry_after,
+                permanent=never.permanent,
+            )
+            return False
+    if len(model.queue) >= spec.max_queue:
+        detail = f"{len(model.queue)} requests wait for {name} already"
+        refuse(node, request.id, name, Rejection.QUEUE_FULL, detail, retry_after=eta(node, model))
+        return False
+    return _in_time(node, model, request)
+
+
+def _turned_away(node: Node, instance: Instance | None) -> bool:
+    assert node.drain is not None
+    return instance is None or instance.state is not State.READY or node.at >= node.drain.linger_until
+
+
+def _cooling(node: Node, model: Model, request: Request) -> bool:
+    until = model.cooling_until
+    if until is None or node.at >= until or model.orders:
+        return False
+    detail = f"{model.name} failed {model.failures} times in a row; the last time: {model.last_error}"
+    retry_after = None if model.permanent else Duration(until - node.at)
+    permanent = model.permanent
+    refuse(node, request.id, model.name, Rejection.COOLING_DOWN, detail, retry_after=retry_after, permanent=permanent)
+    return True
+
+
+def _in_time(node: Node, model: Model, request: Request) -> bool:
+    """Refuse a request that would wait longer than promised; load ahead where that costs nobody anything."""
+    limit, instance = model.spec.max_wait, model.instance
+    if instance is not None and instance.state is State.READY:
+        return True
+    if instance is None and surely_within(node, model, limit):
+        return True
+    expected = eta(node, model)
+    if expected <= limit:
+        return True
+    detail = f"{model.name} is expected in {expected / SECOND:.0f} s, later than its limit of {limit / SECOND:g} s"
+    model.story.add(node.at, f"refused: {detail}")
+    refuse(node, request.id, model.name, Rejection.ETA_EXCEEDS_MAX_WAIT, detail, retry_after=expected)
+    if instance is None:
+        _load_ahead(node, model)
+    return False
+
+
+def _load_ahead(node: Node, model: Model) -> None:
+    """Load a model whose request was refused for its ETA, if free room and a free slot are there right now."""
+    if node.loads_running >= node.settings.max_concurrent_loads:
+        return
+    plan = find(node, model.spec.footprint, surplus(node, model), {})
+    if plan is None or plan.waits:
+        return
+    begun = (State.RESERVED, State.LOADING)
+    if any(other.state in begun for gpu in node.on(plan.gpus) for other in gpu.instances.values()):
+        return
+    instance = book(node, model, plan, "room is free, so that the next request finds it")
+    instance.ahead = True
+    start(node, instance)
+
+
+def ended(node: Node, event: RequestEnded) -> bool:
+    """Take a request out, wherever it is, and hand its slot on."""
+    request = node.requests.pop(event.request, None)
+    if request is None:
+        if event.request in node.refused:
+            del node.refused[event.request]
+        else:
+            node.stale(f"request {event.request} ended, but is not open")
+        return False
+    model = request.model
+    if request.phase is Phase.QUEUED:
+        return _left_the_queue(node, model, request)
+    instance = request.instance
+    if instance is None or request.phase is Phase.CUT:
+        return True
+    del instance.in_flight[request.id]
+    instance.last_used = event.at
+    if event.outcome is Outcome.SERVED:
+        note_service(model, event.at - request.granted_at)
+    if model.queue:
+        serve(node, instance)
+    if instance.in_flight:
+        return False
+    return _fell_idle(node, instance)
+
+
+def _left_the_queue(node: Node, model: Model, request: Request) -> bool:
+    model.queue.remove(request)
+    node.refresh(model)
+    if model.queue:
+        return False
+    instance = model.instance
+    if instance is None or not instance.in_flight:
+        model.demand.idle_since = node.at
+    return instance is None or instance.state is not State.READY or not instance.in_flight
+
+
+def _fell_idle(node: Node, instance: Instance) -> bool:
+    """Say whether an instance that serves nobody any more matters to somebody."""
+    model = instance.model
+    if model.queue:
+        return True
+    model.demand.idle_since = node.at
+    if instance.state is not State.READY or instance.outdated_since is not None:
+        return True
+    if node.settings.idle_unload is not None:
+        node.wake_by(Instant(node.at + node.settings.idle_unload))
+    return bool(node.pending) or node.drain is not None or node.lacks_pins
+
+
+def upstream_failed(node: Node, event: UpstreamFailed) -> bool:
+    """Put a granted request that got no answer back at the head of its queue, once, and have its engine checked."""
+    request = node.requests.get(event.request)
+    granted = request is not None and request.phase is Phase.GRANTED
+    if request is None or not granted or request.instance is None or request.instance.id != event.instance:
+        node.stale(f"request {event.request} failed on instance {event.instance}, but is not in flight there")
+        return False
+    instance, model = request.instance, request.model
+    del instance.in_flight[request.id]
+    instance.last_used = event.at
+    if instance.state is State.READY and not instance.suspect:
+        instance.suspect = True
+        node.out.append(Check(instance.id))
+    late = event.at >= request.arrived + model.spec.max_wait
+    if request.retried or late or not _may_wait_again(node, model):
+        del node.requests[request.id]
+        detail = f"the engine of {model.name} broke off before it answered"
+        refuse(node, request.id, model.name, Rejection.UPSTREAM_FAILED, detail, retry_after=UPSTREAM_RETRY)
+    else:
+        request.retried = True
+        request.phase = Phase.QUEUED
+        request.instance = None
+        model.queue.put_back(request)
+        node.refresh(model)
+    return True
+
+
+def _may_wait_again(node: Node, model: Model) -> bool:
+    if not model.configured or len(model.queue) >= model.spec.max_queue:
+        return False
+    if model.instance is not None:
+        return True
+    cooling = model.cooling_until is not None and node.at < model.cooling_until
+    return not (node.manual or node.drain is not None or cooling) and infeasible(node, model) is None

@@ -1,0 +1,100 @@
+"""Decides for whom GPUs are kept and drained, so that a model whose victims are never idle gets its turn.
+
+Rules that hold here:
+
+* One reservation at a time. It is made for the first pending model that has waited its ``drain_after``, cannot be
+  placed, and could be if busy residents let their requests finish.
+* Its victims drain: what is in flight finishes, what is new queues behind it. Nobody is stopped before all of them
+  are idle, so a reservation that is dropped has cost nobody a reload.
+* It is dropped as soon as its model is placed or nobody waits for it any more; then its victims serve again.
+* The other models go on with the GPUs outside it.
+"""
+
+from swapd.core.eta import clearing_estimate, drain_moment, drain_plan
+from swapd.core.eviction import candidates, find, patient_since
+from swapd.core.grants import serve
+from swapd.core.ids import Instant
+from swapd.core.moves import drain, lift_drain
+from swapd.core.placement import option
+from swapd.core.reasons import State
+from swapd.core.state import Model, Node, Reservation
+
+
+def keep(node: Node) -> None:
+    """Drop the reservation if its reason is gone, else have everybody drain who has to."""
+    reservation = node.reservation
+    if reservation is None:
+        return
+    if reservation.model.name not in node.pending:
+        drop(node)
+        return
+    need = reservation.model.spec.footprint
+    leaving = {i.id: 0.0 for i in node.instances.values() if i.state is not State.LEAKED and not i.model.pinned}
+    if any(option(gpu, need, leaving) is None for gpu in node.on(reservation.gpus)):
+        drop(node)
+        return
+    _drain_victims(node, reservation)
+
+
+def drop(node: Node) -> None:
+    """Give the reserved GPUs back; whoever drained for it serves again."""
+    assert node.reservation is not None
+    model = node.reservation.model
+    node.reservation = None
+    node.changes += 1
+    model.story.add(node.at, "its reservation is over")
+    for instance in list(node.instances.values()):
+        if instance.state is State.DRAINING and instance.drain is not None and instance.drain.cause is None:
+            lift_drain(node, instance)
+            serve(node, instance)
+
+
+def consider(node: Node) -> None:
+    """Make a reservation for the first model that is due one."""
+    if node.reservation is not None:
+        return
+    tried: dict[tuple[int, int, bool, bool], None] = {}
+    clearing = clearing_estimate(node)
+    for name in node.pending:
+        model = node.models[name]
+        since = model.waiting_since
+        assert since is not None
+        if node.at < drain_moment(node, model, since, clearing):
+            continue
+        patient = is_patient(node, since)
+        need = model.spec.footprint
+        key = (need.gpus, need.bytes_per_gpu, need.exclusive, patient)
+        if key in tried:
+            continue
+        tried[key] = None
+        if _reserve(node, model, patient=patient):
+            return
+
+
+def _reserve(node: Node, model: Model, *, patient: bool) -> bool:
+    everywhere = node.topology.all_gpus
+    if find(node, model.spec.footprint, everywhere, candidates(node, patient=patient)) is not None:
+        return False
+    plan = drain_plan(node, model, everywhere, patient=patient)
+    if plan is None:
+        return False
+    node.changes += 1
+    node.reservation = Reservation(model, plan.gpus, node.at, plan.victims)
+    names = ", ".join(victim.model.name for victim in plan.victims)
+    model.story.add(node.at, f"GPUs {plan.gpus:#x} are reserved for it; draining {names}")
+    node.story.add(node.at, f"GPUs {plan.gpus:#x} are reserved for {model.name}; draining {names}")
+    _drain_victims(node, node.reservation)
+    return True
+
+
+def _drain_victims(node: Node, reservation: Reservation) -> None:
+    for victim in reservation.victims:
+        if victim.state is State.READY:
+            why = f"{reservation.model.name} has waited long enough for its room"
+            drain(node, victim, None, why, node.settings.drain_timeout)
+
+
+def is_patient(node: Node, since: Instant) -> bool:
+    """Say whether somebody who waits since then may override protection now."""
+    moment = patient_since(node, since)
+    return moment is not None and node.at >= moment

@@ -1,0 +1,190 @@
+"""Takes every decision that an event makes possible, until nothing more changes. There is one copy of this tree.
+
+In this order, again and again: what is due; the node's own drain; refusals; instances that may leave or start; the
+reservation; then the pending models, the most urgent first, and last the pins and what comes back after a change.
+
+A model that finds no room does not stop the others, and a footprint that found none is not tried again in the same
+round: booking only takes room away.
+"""
+
+from swapd.core import node_drain, reservation
+from swapd.core.commands import EvictionBlocked
+from swapd.core.due import expire
+from swapd.core.eta import surplus
+from swapd.core.eviction import Plan, blocked_by, candidates, find, quiet
+from swapd.core.feasibility import infeasible
+from swapd.core.grants import refuse_all
+from swapd.core.ids import InstanceId
+from swapd.core.lifecycle import Cause
+from swapd.core.moves import book, drain, forget, start, unload
+from swapd.core.placement import fits_now
+from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.reservation import is_patient
+from swapd.core.state import Instance, Model, Node
+from swapd.core.wakeups import next_wakeup
+
+Key = tuple[int, int, bool, bool]
+
+
+def settle(node: Node) -> None:
+    """Bring the node to a fixed point and set its next wake-up."""
+    expire(node)
+    changes = -1
+    while changes != node.changes:
+        changes = node.changes
+        node_drain.advance(node)
+        _refuse(node)
+        for instance in list(node.instances.values()):
+            _move_on(node, instance)
+        reservation.keep(node)
+        _place_pending(node)
+        _place_pins(node)
+        if node.drain is None:
+            reservation.consider(node)
+    node_drain.answer_if_drained(node)
+    _forget_removed(node)
+    node.wake = next_wakeup(node)
+
+
+def _forget_removed(node: Node) -> None:
+    """Forget models that are no longer configured, once nothing is left of them."""
+    for name in list(node.removed):
+        model = node.models[name]
+        if not any(instance.model is model for instance in node.instances.values()):
+            del node.models[name], node.removed[name]
+
+
+def _refuse(node: Node) -> None:
+    """Refuse pending requests that cannot be served in this mode, or on this node as it has become."""
+    if node.manual:
+        for name in node.pending:
+            model = node.models[name]
+            if not model.orders:
+                detail = f"{name} is not loaded and the node is in manual mode; an operator has to load it"
+                refuse_all(node, model, Rejection.MANUAL_MODE, detail)
+    if not node.recheck:
+        return
+    node.recheck = False
+    for name in node.pending:
+        model = node.models[name]
+        never = infeasible(node, model)
+        if never is not None:
+            refuse_all(
+                node, model, never.reason, never.detail, retry_after=never.retry_after, permanent=never.permanent
+            )
+
+
+def _move_on(node: Node, instance: Instance) -> None:
+    """Let one instance leave or start, if it may."""
+    model = instance.model
+    match instance.state:
+        case State.RESERVED:
+            if not (model.claimed or model.name in node.wishes):
+                forget(node, instance, Cause.UNWANTED, "nobody waits for it any more")
+            elif any(other.state is State.LEAKED for other in node.neighbours(instance)) and not _holds(node, instance):
+                forget(node, instance, Cause.ROOM_LOST, "memory on its GPUs was never released")
+            elif fits_now(node.on(instance.gpus), instance):
+                start(node, instance)
+        case State.DRAINING:
+            gone = instance.drain
+            assert gone is not None
+            if gone.cause is not None and not instance.in_flight and quiet(node, instance):
+                unload(node, instance, gone.cause, Cause.DRAINED, "drained")
+        case State.READY if instance.outdated_since is not None:
+            _renew(node, instance)
+        case _:
+            pass
+
+
+def _renew(node: Node, instance: Instance) -> None:
+    """Let an outdated instance leave when idle, or drain it when it never is."""
+    model = instance.model
+    assert instance.outdated_since is not None
+    if not instance.in_flight and not model.queue:
+        if quiet(node, instance):
+            node.wishes[model.name] = model
+            unload(node, instance, UnloadCause.CHANGED, Cause.LEFT_IDLE, "its configuration has changed")
+    elif node.at >= instance.outdated_since + node.settings.drain_after:
+        node.wishes[model.name] = model
+        limit = node.settings.drain_timeout
+        drain(node, instance, UnloadCause.CHANGED, "its configuration has changed and it is never idle", limit)
+
+
+def _holds(node: Node, instance: Instance) -> bool:
+    """Say whether the promise of a reserved instance still holds beside leaked memory."""
+    for gpu in node.on(instance.gpus):
+        others = [o for o in gpu.instances.values() if o is not instance and o.state is not State.UNLOADING]
+        if others and (instance.exclusive or any(other.exclusive for other in others)):
+            return False
+        if instance.bytes_per_gpu + sum(other.bytes_per_gpu for other in others) > gpu.memory_bytes:
+            return False
+    return True
+
+
+def _place_pending(node: Node) -> None:
+    """Book room for the pending models, the most urgent first."""
+    failed: dict[Key, None] = {}
+    costs: dict[bool, dict[InstanceId, float]] = {}
+    for name in node.pending:
+        if node.loads_running >= node.settings.max_concurrent_loads:
+            return
+        model = node.models[name]
+        since = model.waiting_since
+        assert since is not None
+        patient = is_patient(node, since)
+        need = model.spec.footprint
+        key = (need.gpus, need.bytes_per_gpu, need.exclusive, patient)
+        holder = node.reservation is not None and node.reservation.model is model
+        if key in failed and not holder:
+            continue
+        if holder:
+            leaving = candidates(node, patient=patient, holder=True)
+        elif patient in costs:
+            leaving = costs[patient]
+        else:
+            leaving = costs[patient] = candidates(node, patient=patient)
+        plan = find(node, need, surplus(node, model), leaving)
+        if plan is None:
+            failed[key] = None
+            _note_blocks(node, model, patient=patient)
+            continue
+        book(node, model, plan, _why(model, plan))
+        costs.clear()
+
+
+def _place_pins(node: Node) -> None:
+    """Book room for absent pins, at the cost of idle unprotected residents only, and for what was outdated, at none."""
+    if node.drain is not None:
+        return
+    for model in [*node.pins.values(), *node.wishes.values()]:
+        if node.loads_running >= node.settings.max_concurrent_loads:
+            return
+        if model.instance is not None or (model.pinned and node.manual) or _cooling(node, model):
+            continue
+        leaving = candidates(node, patient=False) if model.pinned else {}
+        plan = find(node, model.spec.footprint, surplus(node, model), leaving)
+        if plan is not None:
+            book(node, model, plan, "it is pinned" if model.pinned else "it was resident before its change")
+        elif not model.pinned:
+            del node.wishes[model.name]
+
+
+def _cooling(node: Node, model: Model) -> bool:
+    return model.cooling_until is not None and node.at < model.cooling_until
+
+
+def _why(model: Model, plan: Plan) -> str:
+    who = f"{len(model.queue)} waiting" if model.queue else "ordered"
+    if plan.victims:
+        return f"{who}; evicting {', '.join(victim.model.name for victim in plan.victims)}"
+    return f"{who}; room is free" if not plan.waits else f"{who}; room is being freed"
+
+
+def _note_blocks(node: Node, model: Model, *, patient: bool) -> None:
+    """Say once per cause and wait which residents could not leave for a pending model."""
+    for instance in node.instances.values():
+        block = blocked_by(node, instance, patient=patient)
+        if block is not None and (instance.id, block) not in model.noted:
+            model.noted[instance.id, block] = None
+            node.out.append(EvictionBlocked(instance.model.name, block, model.name))
+            model.story.add(node.at, f"waits: {instance.model.name} may not leave ({block.value})")

@@ -1,0 +1,109 @@
+"""Builds the frozen view of the node; the only door through which others see the core's state."""
+
+from collections.abc import Mapping
+
+from swapd.core.ids import Bytes, InstanceId, Instant
+from swapd.core.node_drain import drained
+from swapd.core.reasons import Stage, State, WaitingFor
+from swapd.core.state import GpuRecord, Instance, Model, Node
+from swapd.core.view import GpuView, InstanceView, ModelView, NodeView, ReservationView
+
+
+def build(node: Node) -> NodeView:
+    """Return the node as it is now."""
+    instances = {instance.id: _instance(instance) for instance in node.instances.values()}
+    return NodeView(
+        at=node.at,
+        mode=node.settings.mode,
+        draining=node.drain is not None,
+        drained=drained(node),
+        models=tuple(_model(node, model, instances) for _, model in sorted(node.models.items())),
+        instances=tuple(instances.values()),
+        gpus=tuple(_gpu(node, gpu) for gpu in node.gpus),
+        reservation=_reservation(node),
+        loads_running=node.loads_running,
+        load_fraction=node.load.fraction(node.at),
+        stale_facts=node.stale_facts,
+        story=node.story.lines(),
+    )
+
+
+def _instance(instance: Instance) -> InstanceView:
+    return InstanceView(
+        instance=instance.id,
+        model=instance.model.name,
+        state=instance.state,
+        since=instance.since,
+        gpus=instance.gpus,
+        bytes_per_gpu=instance.bytes_per_gpu,
+        stage=instance.timeline[-1][0] if instance.state is State.LOADING else None,
+        in_flight=len(instance.in_flight),
+        last_used=instance.last_used,
+        outdated=instance.outdated_since is not None,
+    )
+
+
+def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView]) -> ModelView:
+    at, demand = node.at, model.demand
+    faded = model.frequency * 2.0 ** ((model.frequency_at - at) / node.settings.frequency_half_life)
+    instance = None if model.instance is None else instances[model.instance.id]
+    return ModelView(
+        model=model.name,
+        instance=instance,
+        configured=model.configured,
+        pinned=model.pinned,
+        priority=model.spec.priority,
+        queued={waiting_for(node, model): len(model.queue)} if model.queue else {},
+        oldest_waiter=model.queue.oldest().arrived if model.queue else None,
+        in_flight=0 if instance is None else instance.in_flight,
+        load_estimate=model.lhat,
+        frequency=faded,
+        verdict=demand.shown(at),
+        load_ratio=demand.load_ratio(at, model.lhat),
+        load_fraction=demand.load_fraction(at),
+        partner=demand.partner,
+        inter_arrival=demand.inter_arrival(at),
+        caused_gpu_seconds=demand.caused_gpu_seconds,
+        consecutive_failures=model.failures,
+        cooling_until=_ahead(model.cooling_until, at),
+        last_error=model.last_error,
+        story=model.story.lines(),
+    )
+
+
+def _ahead(moment: Instant | None, at: Instant) -> Instant | None:
+    return moment if moment is not None and moment > at else None
+
+
+def waiting_for(node: Node, model: Model) -> WaitingFor:
+    """Return what the queue of a model waits for."""
+    instance = model.instance
+    if instance is None:
+        holder = node.reservation is not None and node.reservation.model is model
+        return WaitingFor.VICTIMS if holder else WaitingFor.ROOM
+    if instance.state is State.RESERVED:
+        return WaitingFor.VICTIMS
+    if instance.state is State.LOADING:
+        return WaitingFor.WEIGHTS if instance.timeline[-1][0] is Stage.FETCH else WaitingFor.LOAD
+    return WaitingFor.ENGINE_SLOT if instance.state is State.READY else WaitingFor.ROOM
+
+
+def _gpu(node: Node, gpu: GpuRecord) -> GpuView:
+    residents = gpu.instances.values()
+    leaked = sum(instance.bytes_per_gpu for instance in residents if instance.state is State.LEAKED)
+    return GpuView(
+        index=gpu.index,
+        uuid=node.topology.gpus[gpu.index].uuid,
+        memory_bytes=gpu.memory_bytes,
+        reserved_bytes=Bytes(sum(instance.bytes_per_gpu for instance in residents)),
+        quarantined_bytes=Bytes(leaked),
+        models=tuple(instance.model.name for instance in residents),
+    )
+
+
+def _reservation(node: Node) -> ReservationView | None:
+    reservation = node.reservation
+    if reservation is None:
+        return None
+    draining = tuple(victim.model.name for victim in reservation.victims if victim.state is State.DRAINING)
+    return ReservationView(reservation.model.name, reservation.gpus, reservation.since, draining)

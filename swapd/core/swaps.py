@@ -1,0 +1,93 @@
+"""Keeps the accounts of loads: stages, durations, demand, verdicts, and who caused them.
+
+Nothing here decides where a model goes; it only measures, and says when swapping a model has ceased to be sensible.
+"""
+
+from swapd.core.catalog import Source
+from swapd.core.commands import LoadFinished, VerdictChanged
+from swapd.core.eta import note_load_times
+from swapd.core.ids import SECOND, Duration, Instant
+from swapd.core.reasons import LoadFailure, LoadResult, Stage, Verdict
+from swapd.core.state import Instance, Model, Node
+from swapd.core.viability import EVALUATE_EVERY, LOADS_NEEDED
+
+
+def load_ended(
+    node: Node, instance: Instance, result: LoadResult, *, failure: LoadFailure | None = None, detail: str = ""
+) -> None:
+    """Account for a load that has just ended, and leave the note."""
+    at, model = node.at, instance.model
+    load_time = Duration(at - instance.started_at)
+    began = instance.timeline[0][1]
+    swap = Duration(at - began)
+    gpu_seconds = swap / SECOND * instance.gpus.bit_count()
+    model.demand.load_seconds.add(at, swap / SECOND)
+    model.demand.caused_gpu_seconds += gpu_seconds
+    node.load.gpu_seconds.add(at, gpu_seconds)
+    if result is LoadResult.READY:
+        note_load_times(model, Source.CACHE, (load_time,))
+        _returned(node, model, instance.reserved_at, gpu_seconds)
+    note = LoadFinished(
+        instance.id,
+        model.name,
+        result,
+        Source.CACHE,
+        load_time,
+        swap,
+        stages_of(instance, at),
+        instance.victims,
+        failure,
+        detail,
+    )
+    node.out.append(note)
+
+
+def stages_of(instance: Instance, end: Instant) -> dict[Stage, Duration]:
+    """Return how long each stage of a load took."""
+    stages: dict[Stage, Duration] = {}
+    ends = [start for _, start in instance.timeline[1:]] + [end]
+    for (stage, start), stop in zip(instance.timeline, ends, strict=True):
+        stages[stage] = Duration(stages.get(stage, 0) + stop - start)
+    return stages
+
+
+def _returned(node: Node, model: Model, booked_at: Instant, gpu_seconds: float) -> None:
+    """Count a finished load, charge it, and apply the early rule."""
+    demand = model.demand
+    demand.loads.append(node.at)
+    by = demand.returned(node.at, model.lhat, booked_at)
+    culprit = None if by is None else node.models.get(by)
+    if culprit is not None:
+        culprit.demand.caused_gpu_seconds += gpu_seconds
+    if demand.recent_loads(node.at) >= LOADS_NEEDED:
+        node.load.watch(model.name, node.at)
+    if demand.relapsing(node.at):
+        node.load.watch(model.name, node.at)
+        _set_verdict(node, model, Verdict.THRASHING)
+
+
+def evaluate(node: Node) -> None:
+    """Judge every watched model; called by the timer, not right after an event."""
+    load = node.load
+    for name in list(load.watched):
+        model = node.models.get(name)
+        if model is None:
+            del load.watched[name]
+            continue
+        verdict = model.demand.judge(node.at, model.lhat)
+        _set_verdict(node, model, verdict)
+        if verdict not in (Verdict.THRASHING, Verdict.MARGINAL) and model.demand.recent_loads(node.at) < LOADS_NEEDED:
+            del load.watched[name]
+    load.next_evaluation = Instant(node.at + EVALUATE_EVERY) if load.watched else None
+
+
+def _set_verdict(node: Node, model: Model, verdict: Verdict) -> None:
+    demand, before = model.demand, model.demand.verdict
+    demand.verdict = verdict
+    demand.partner = demand.alternates_with(node.at) if verdict is Verdict.THRASHING else None
+    if verdict is before:
+        return
+    ratio, fraction = demand.load_ratio(node.at, model.lhat), demand.load_fraction(node.at)
+    partner = f", alternating with {demand.partner}" if demand.partner else ""
+    model.story.add(node.at, f"swapping it is {verdict.value} (ratio {ratio:.2f}, fraction {fraction:.2f}){partner}")
+    node.out.append(VerdictChanged(model.name, before, verdict, demand.partner, ratio, fraction))

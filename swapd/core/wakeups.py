@@ -1,0 +1,82 @@
+"""Decides when the core has to be woken next: the first of every deadline that lies ahead.
+
+A moment that has passed is never named: what was due then is done, or waits for an event. Waking early is harmless.
+"""
+
+from swapd.core.due import idle_moment
+from swapd.core.eta import clearing_estimate, drain_moment
+from swapd.core.eviction import patient_since, protected_until, resident_until
+from swapd.core.ids import Instant
+from swapd.core.reasons import State
+from swapd.core.state import Instance, Node
+
+
+def next_wakeup(node: Node) -> Instant | None:
+    """Return the first moment after now at which something may be due."""
+    at = node.at
+    best: int | None = None
+    for moment in _moments(node):
+        if moment > at and (best is None or moment < best):
+            best = moment
+    return None if best is None else Instant(best)
+
+
+def _moments(node: Node) -> list[int]:
+    """Return every moment that may matter, passed ones included."""
+    found: list[int] = []
+    first = node.deadlines.first()
+    if first is not None:
+        found.append(first[0])
+    wanted = bool(node.pending) or any(model.instance is None for model in node.pins.values())
+    for instance in node.instances.values():
+        _of_instance(node, instance, found, wanted=wanted)
+    _of_pending(node, found)
+    found += [model.cooling_until for model in node.pins.values() if model.cooling_until is not None]
+    if node.load.next_evaluation is not None:
+        found.append(node.load.next_evaluation)
+    if node.drain is not None:
+        found.append(node.drain.linger_until)
+        if node.drain.deadline is not None:
+            found.append(node.drain.deadline)
+    return found
+
+
+def _of_instance(node: Node, instance: Instance, found: list[int], *, wanted: bool) -> None:
+    match instance.state:
+        case State.LOADING:
+            found.append(instance.started_at + instance.spec.load_timeout)
+            found.append(instance.progress_at + instance.spec.load_stall)
+        case State.DRAINING:
+            if instance.drain is not None and instance.drain.deadline is not None:
+                found.append(instance.drain.deadline)
+        case State.UNLOADING:
+            stopping = instance.stopping
+            if stopping is not None:
+                found += [moment for moment in (stopping.kill_at, stopping.leak_at) if moment is not None]
+        case State.READY:
+            idle = idle_moment(node, instance)
+            if idle is not None:
+                found.append(idle)
+            if instance.outdated_since is not None:
+                found.append(instance.outdated_since + node.settings.drain_after)
+            if wanted and not instance.model.pinned:
+                found.append(protected_until(node, instance))
+                found.append(resident_until(node, instance))
+        case _:
+            pass
+
+
+def _of_pending(node: Node, found: list[int]) -> None:
+    """Add when a pending model's patience with protection, or with busy victims, ends."""
+    at = node.at
+    reserving = node.reservation is None
+    clearing = clearing_estimate(node)
+    for name in node.pending:
+        model = node.models[name]
+        since = model.waiting_since
+        assert since is not None
+        moment = patient_since(node, since)
+        if moment is not None and moment > at:
+            found.append(moment)
+        if reserving:
+            found.append(drain_moment(node, model, since, clearing))
