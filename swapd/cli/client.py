@@ -1,5 +1,6 @@
 """Speaks HTTP to the daemon over its admin socket; synchronous, standard library only, so that commands start fast."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -18,6 +19,8 @@ ANSWER_S: Final = 10.0
 """How long a living daemon may take for an answer that waits for nothing."""
 
 _PLACES: Final = "$RUNTIME_DIRECTORY, /run/swapd, $XDG_RUNTIME_DIR/swapd or the user's temporary directory"
+
+_NDJSON: Final = "application/x-ndjson"
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
@@ -60,34 +63,38 @@ class _Connection(http.client.HTTPConnection):
 
 def order(admin: Path | None, path: str, body: Json | None = None) -> str:
     """Post an order, wait as long as it takes, return the daemon's sentence. Raises RefusedError, UnreachableError."""
-    answer = _ask(_connect(admin), "POST", path, body, wait_s=None)
-    if not answer.get("ok"):
-        raise RefusedError(printable(answer.get("detail", "the daemon refused without a reason")))
+    with contextlib.closing(_connect(admin)) as connection:
+        answer = _ask(connection, "POST", path, body, wait_s=None)
+        if not {"ok", "detail"} <= answer.keys():
+            raise _stranger(connection)
+    if not answer["ok"]:
+        raise RefusedError(printable(answer["detail"]))
     return printable(answer["detail"])
 
 
 def status(admin: Path | None) -> Json:
     """Return the status document. Raises RefusedError, UnreachableError."""
-    answer = _ask(_connect(admin), "GET", "/v1/status", None, wait_s=ANSWER_S)
-    if answer.get("ok") is False:
-        raise RefusedError(printable(answer["detail"]))
+    with contextlib.closing(_connect(admin)) as connection:
+        answer = _ask(connection, "GET", "/v1/status", None, wait_s=ANSWER_S)
+        if answer.get("ok") is False:
+            raise RefusedError(printable(answer["detail"]))
+        if "models" not in answer:
+            raise _stranger(connection)
     return answer
 
 
 def events(admin: Path | None) -> Iterator[bytes]:
     """Yield the daemon's events, one JSON line each, until it ends. Raises RefusedError, UnreachableError."""
-    connection = _connect(admin)
-    try:
-        connection.request("GET", "/v1/events")
-        response = connection.getresponse()
-        if response.status != http.client.OK:
-            raise RefusedError(printable(json.loads(response.read())["detail"]))
-        while line := response.readline():
-            yield line
-    except (OSError, http.client.HTTPException):
-        return  # the daemon has gone: the end of the stream
-    finally:
-        connection.close()
+    with contextlib.closing(_connect(admin)) as connection:
+        response = _response(connection, "GET", "/v1/events", None)
+        if response.headers.get_content_type() != _NDJSON:
+            answer = _json(connection, response)
+            raise RefusedError(printable(answer["detail"])) if "detail" in answer else _stranger(connection)
+        connection.sock.settimeout(None)
+        # an error is the end as well: the daemon has gone
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while line := response.readline():
+                yield line
 
 
 def model_path(model: str, verb: str) -> str:
@@ -122,20 +129,36 @@ def _connect(admin: Path | None) -> _Connection:
 
 def _ask(connection: _Connection, method: str, path: str, body: Json | None, *, wait_s: float | None) -> Json:
     connection.sock.settimeout(wait_s)
+    return _json(connection, _response(connection, method, path, body))
+
+
+def _response(connection: _Connection, method: str, path: str, body: Json | None) -> http.client.HTTPResponse:
+    content = None if body is None else json.dumps(body).encode()
     try:
-        content = None if body is None else json.dumps(body).encode()
         connection.request(method, path, body=content, headers={"Content-Type": "application/json"})
-        text = connection.getresponse().read()
-        answer = json.loads(text)
-    except TimeoutError:
-        raise UnreachableError(f"the swapd on {connection.path} does not answer within {wait_s:.0f} s") from None
+        return connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
-        what = str(error) or type(error).__name__
-        raise UnreachableError(f"the swapd on {connection.path} closed the connection: {what}") from None
+        raise _broken(connection, error) from None
+
+
+def _json(connection: _Connection, response: http.client.HTTPResponse) -> Json:
+    try:
+        answer = json.loads(response.read())
+    except (OSError, http.client.HTTPException) as error:
+        raise _broken(connection, error) from None
     except ValueError:
-        raise UnreachableError(f"what answers on {connection.path} is no swapd of this version") from None
-    finally:
-        connection.close()
+        raise _stranger(connection) from None
     if not isinstance(answer, dict):
-        raise UnreachableError(f"what answers on {connection.path} is no swapd of this version")
+        raise _stranger(connection)
     return answer
+
+
+def _broken(connection: _Connection, error: Exception) -> UnreachableError:
+    if isinstance(error, TimeoutError):
+        return UnreachableError(f"the swapd on {connection.path} does not answer within {ANSWER_S:g} s")
+    what = " ".join(printable(error).split()) or type(error).__name__
+    return UnreachableError(f"the swapd on {connection.path} broke the connection off: {what}")
+
+
+def _stranger(connection: _Connection) -> UnreachableError:
+    return UnreachableError(f"what answers on {connection.path} is no swapd of this version")

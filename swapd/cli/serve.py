@@ -30,7 +30,8 @@ def serve(config: Path, log_format: Literal["json", "console"] | None, log_level
     change of the file, applies a new configuration without a restart.
 
       Example:  swapd serve swapd.yaml --log-format json
-      Exit codes: 0 ended in order · 1 the config is refused, a port or socket is taken, or a failure · 2 wrong usage
+      Exit codes: 0 ended in order · 1 it could not start · 70 a law of the scheduler was broken
+                  130 a second SIGINT forced the end · 2 wrong usage
     """
     from swapd.agent.app import run
 

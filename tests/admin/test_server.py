@@ -265,7 +265,7 @@ async def test_stalled_readers_hold_up_neither_the_daemon_nor_others(admin: Admi
             event = json.loads(await stream.content.readline())
             assert event["instance"] == number
         assert (await admin.get("/v1/status"))[0] == 200
-    rest = b""
+    rest, told = b"", False
     async with asyncio.timeout(DEADLINE_S):
         while b'"instance":4999,' not in rest:
             rest = rest[-100_000:] + await stalled[0][0].read(65536)

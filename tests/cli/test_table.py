@@ -1,0 +1,170 @@
+"""The status table: right and readable at every width, whatever the names and errors contain."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from swapd.admin.status import ConfigInfo
+from swapd.cli.table import age, print_status, size, wide
+from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, ModelName
+from swapd.core.reasons import Stage, State, Verdict, WaitingFor
+from swapd.core.view import NodeView, ReservationView
+from tests.cli.command import node
+from tests.fakes.control import FakeControl, extras
+from tests.fakes.node_views import GIB, at, gpu_view, instance_view, model_view, node_view
+
+
+def shown(view: NodeView, width: int = 160, *, terminal: bool = False, **changes: object) -> str:
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=terminal, markup=False, highlight=False, emoji=False, color_system=None
+    )
+    document = json.loads(json.dumps(FakeControl(view=view, extras=extras(**changes)).status()))
+    print_status(console, document)
+    return out.getvalue()
+
+
+def row(text: str, name: str) -> str:
+    line = next(line for line in text.splitlines() if line.startswith(name))
+    return " ".join(line.split())
+
+
+BUSY = node_view(
+    model_view(
+        "m01",
+        instance=instance_view("m01", gpus=GpuSet(0b11), in_flight=3, last_used=at(99)),
+        in_flight=3,
+        queued={WaitingFor.ENGINE_SLOT: 2},
+        oldest_waiter=at(95),
+        pinned=True,
+        verdict=Verdict.OK,
+        load_estimate=Duration(40 * SECOND),
+    ),
+    model_view(
+        "m02",
+        instance=instance_view("m02", 2, state=State.LOADING, stage=Stage.WARMUP, since=at(88), outdated=True),
+        queued={WaitingFor.LOAD: 3, WaitingFor.ROOM: 1},
+        oldest_waiter=at(35),
+        verdict=Verdict.THRASHING,
+        partner=ModelName("m01"),
+        load_fraction=0.42,
+    ),
+    model_view("m03", cooling_until=at(120), consecutive_failures=2, last_error="exited with status 1: no such file"),
+    model_view("m04", configured=False, instance=instance_view("m04", 4, state=State.DRAINING, since=at(99.5))),
+    model_view("m05"),
+    gpus=(gpu_view(0, reserved_bytes=Bytes(GIB), models=(ModelName("m01"), ModelName("m02"))), gpu_view(1)),
+    story=((at(10), "m01 loaded"), (at(98), "m02 evicted m09: it was idle for 3m")),
+)
+
+
+def test_the_row_of_a_model_tells_state_devices_requests_and_verdict() -> None:
+    text = shown(BUSY)
+    assert row(text, "m01") == "m01 ready 1m30s 0,1 3 2 engine slot (5s) 1s 40s pinned ok"
+    assert row(text, "m02") == (
+        "m02 loading (warmup) 12s, outdated 0 – 1 room, 3 load (1m05s) 10s 2s – thrashing with m01, 42% loading"
+    )
+    assert row(text, "m03") == "m03 failed, again in 20s – – – – 2s – –"
+    assert row(text, "m04") == "m04 (removed) draining 500ms 0 – – 10s 2s – –"
+    assert row(text, "m05") == "m05 absent – – – – 2s – –"
+
+
+def test_devices_errors_and_decisions_follow() -> None:
+    text = shown(BUSY)
+    assert "  0  virtual-0  1.0 GiB of 2.0 GiB  █████░░░░░  m01, m02" in text
+    assert "m03 failed 2×: exited with status 1: no such file" in text
+    assert "  1m30s ago  m01 loaded\n     2s ago  m02 evicted m09: it was idle for 3m\n" in text
+
+
+@pytest.mark.parametrize(
+    ("view", "changes", "words"),
+    [
+        (node_view(), {}, "swapd 1.2.3  READY  up 1m30s  mode auto"),
+        (node_view(draining=True), {"not_ready": ("the node is draining",)}, "DRAINING"),
+        (node_view(draining=True, drained=True), {"not_ready": ("the node is draining",)}, "DRAINED"),
+        (node_view(), {"not_ready": ("the daemon is starting",)}, "NOT READY"),
+        (node_view(), {"not_ready": ("the daemon is starting",)}, "not ready: the daemon is starting"),
+        (node_view(), {}, "config /etc/swapd.yaml  in force since 1m00s"),
+        (
+            node_view(),
+            {"config": ConfigInfo("/etc/swapd.yaml", ok=False, error="swapd.yaml:3: correct the key")},
+            "the config file as it is now is REFUSED, the old one stays in force: swapd.yaml:3: correct the key",
+        ),
+        (
+            node_view(reservation=ReservationView(ModelName("big"), GpuSet(0b11), at(70), (ModelName("m01"),))),
+            {},
+            "GPUs 0,1 are reserved for big since 30s; draining m01",
+        ),
+        (
+            node_view(gpus=(gpu_view(0, quarantined_bytes=Bytes(GIB)),)),
+            {},
+            "0 B of 2.0 GiB, 1.0 GiB not released",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(view: NodeView, changes: dict[str, object], words: str) -> None:
+    assert words in shown(view, **changes)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+def test_every_width_is_kept_and_loses_no_name(width: int) -> None:
+    names = ("m01", "a-model-with-quite-a-long-name", "org/name[/]")
+    text = shown(node_view(*map(model_view, names)), width)
+    assert max(map(len, text.splitlines())) <= width
+    folded = "".join(line.split("  ")[0].strip() for line in text.splitlines())
+    assert [name for name in names if name not in folded] == []
+
+
+def test_markup_emoji_and_escapes_in_names_and_errors_are_only_characters() -> None:
+    name = "[red]m[/red]:smile:"
+    evil = model_view(name, consecutive_failures=1, last_error="\x1b[2J\x1b]0;owned\x07 [bold]gone\r\nline two")
+    text = shown(node_view(evil, story=((at(99), f"{name} \x1b[31mred"),)), terminal=True)
+    assert name in text
+    assert "[bold]gone" in text
+    assert [character for character in "\x1b\x07\r" if character in text] == []
+
+
+def test_an_empty_node_is_shown_too() -> None:
+    assert "READY" in shown(node_view(gpus=()))
+
+
+def test_output_that_is_no_terminal_is_wide_and_plain() -> None:
+    console = wide(Console(file=io.StringIO(), width=80))
+    assert console.width == 140
+    assert wide(Console(file=io.StringIO(), width=80, force_terminal=True)).width == 80
+
+
+async def test_status_prints_the_table_or_the_whole_document(tmp_path: Path) -> None:
+    async with node(tmp_path / "admin.sock") as daemon:
+        table = await daemon.swapd("status")
+        assert table.exit_code == 0
+        assert "\x1b" not in table.output
+        assert row(table.output, "m01").startswith("m01 ready 1m30s 0 ")
+        document = await daemon.swapd("status", "--json")
+        assert json.loads(document.output) == daemon.control.status()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),
+        (0, "0ms"),
+        (0.85, "850ms"),
+        (12.9, "12s"),
+        (60, "1m00s"),
+        (185, "3m05s"),
+        (7800, "2h10m"),
+        (356_400, "4d03h"),
+    ],
+)
+def test_ages_are_told_in_their_two_largest_units(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (80 * GIB, "80.0 GiB"), (1 << 40, "1.0 TiB")]
+)
+def test_sizes_are_told_in_binary_units(count: int, text: str) -> None:
+    assert size(count) == text
