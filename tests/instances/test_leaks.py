@@ -1,0 +1,48 @@
+"""Starting and stopping many times leaves processes, descriptors, ports and tasks where they were."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import uvloop
+
+from swapd.core.events import InstanceReady, MemoryReleased
+from tests.fakes.engine_bench import Bench, bench
+
+CYCLES = 50
+AT_ONCE = 10
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def cycle(room: Bench, instance: int) -> None:
+    room.start(instance, *(("--stray",) if instance % 5 == 0 else ()))
+    if instance % 3:
+        await room.fact(instance, InstanceReady)
+    (room.kill if instance % 2 else room.stop)(instance)
+    await room.fact(instance, MemoryReleased)
+
+
+async def many_cycles(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        await cycle(room, 1)
+        before = descriptors(), len(psutil.Process().children(recursive=True)), len(asyncio.all_tasks())
+        for first in range(2, CYCLES + 2, AT_ONCE):
+            await asyncio.gather(*(cycle(room, instance) for instance in range(first, first + AT_ONCE)))
+        await asyncio.sleep(0.05)
+        assert (descriptors(), len(psutil.Process().children(recursive=True)), len(asyncio.all_tasks())) == before
+        assert room.instances._room.ports._taken == set()
+        assert room.instances._supervisors == {}
+
+
+async def test_fifty_cycles_leave_nothing(tmp_path: Path) -> None:
+    await many_cycles(tmp_path)
+
+
+def test_nor_do_they_on_the_loop_that_the_daemon_uses(tmp_path: Path) -> None:
+    work: Callable[[Path], Awaitable[None]] = many_cycles
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work(tmp_path))  # type: ignore[arg-type]  # a coroutine function, said as less

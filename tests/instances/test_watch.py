@@ -1,0 +1,166 @@
+"""A ready engine that stops answering is noticed; a check tells the truth; an external server needs no process."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from swapd.core.events import (
+    Event,
+    InstanceExited,
+    InstanceHealthy,
+    InstanceReady,
+    InstanceUnhealthy,
+    LoadFailed,
+    MemoryReleased,
+    ProcessesGone,
+)
+from swapd.core.ids import InstanceId
+from swapd.core.reasons import LoadFailure
+from tests.fakes.engine_bench import SCRIPTED, bench, until
+
+SOON = 50_000_000
+
+
+async def test_a_frozen_engine_is_reported_by_the_watch_once(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        pid = await room.ready(1, health_timeout=SOON)
+        os.kill(pid, signal.SIGSTOP)
+        unhealthy = await room.fact(1, InstanceUnhealthy)
+        assert unhealthy.detail == "m01 did not answer GET /health within 0.05 s, 3 times in a row"
+        await asyncio.sleep(0.5)
+        assert len(room.seen(1, InstanceUnhealthy)) == 1
+
+
+async def test_one_late_answer_is_no_alarm(tmp_path: Path) -> None:
+    async with bench(tmp_path, watch_failures=1_000) as room:
+        pid = await room.ready(1, health_timeout=SOON)
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(0.3)
+        os.kill(pid, signal.SIGCONT)
+        room.instances.check(InstanceId(1))
+        await room.fact(1, InstanceHealthy)
+        assert room.seen(1, InstanceUnhealthy) == []
+
+
+async def test_a_check_finds_a_frozen_engine(tmp_path: Path) -> None:
+    async with bench(tmp_path, watch_failures=1_000) as room:
+        pid = await room.ready(1, health_timeout=SOON)
+        os.kill(pid, signal.SIGSTOP)
+        room.instances.check(InstanceId(1))
+        assert (await room.fact(1, InstanceUnhealthy)).detail == "m01 did not answer GET /health within 0.05 s"
+
+
+async def test_a_check_of_an_engine_that_dies_is_answered_by_its_exit_alone(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        pid = await room.ready(1)
+        room.instances.check(InstanceId(1))
+        os.kill(pid, signal.SIGKILL)
+        await room.fact(1, InstanceExited)
+        await asyncio.sleep(0.5)
+        answers = [name for name in room.names(1) if name not in {"StageEntered", "InstanceReady"}]
+        assert answers in (["InstanceExited"], ["InstanceHealthy", "InstanceExited"])
+
+
+async def test_the_kill_ordered_while_the_exit_is_being_told_ends_it(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+
+        def kill(event: Event) -> None:
+            if isinstance(event, InstanceExited):
+                room.kill(1)
+
+        room.on_fact = kill
+        pid = await room.ready(1, "--worker")
+        os.kill(pid, signal.SIGKILL)
+        await room.fact(1, MemoryReleased)
+
+
+async def test_orders_about_nobody_are_ignored(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        for order in (room.instances.stop, room.instances.kill, room.instances.check):
+            order(InstanceId(99))
+        assert room.instances.endpoint(InstanceId(99)) is None
+        assert room.instances.log_tail(InstanceId(99), 5) == ()
+        assert room.facts == []
+
+
+async def test_an_external_server_is_started_and_stopped_by_hooks_and_never_signalled(tmp_path: Path) -> None:
+    """The start hook leaves a server behind that is none of our children; the stop hook ends it by its pid file."""
+    pid_file = tmp_path / "pid"
+    start = f"'{sys.executable}' '{SCRIPTED}' --port {{port}} --name ext & echo $! > {pid_file}"
+    stop = f"kill $(cat {pid_file})"
+    async with bench(tmp_path) as room:
+        pid = await room.ready(
+            1,
+            engine="external",
+            url="http://127.0.0.1:{port}",
+            command=("sh", "-c", start),
+            stop_command=("sh", "-c", stop),
+        )
+        assert pid == 0
+        server = psutil.Process(int(pid_file.read_text()))
+        room.instances.check(InstanceId(1))
+        await room.fact(1, InstanceHealthy)
+        await room.stopped(1)
+        await until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+        assert room.names(1)[-3:] == ["StopSignalled", "ProcessesGone", "MemoryReleased"]
+
+
+async def test_an_external_server_without_hooks_runs_on_and_keeps_its_memory(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        port = room.instances._room.ports.take()
+        command = [sys.executable, SCRIPTED, "--port", str(port)]
+        with subprocess.Popen(command) as server:  # noqa: ASYNC220 - a server that is not ours
+            await room.ready(1, engine="external", url=f"http://127.0.0.1:{port}", command=())
+            room.stop(1)
+            await room.fact(1, ProcessesGone)
+            await asyncio.sleep(0.2)
+            assert room.seen(1, MemoryReleased) == []
+            assert server.poll() is None
+            server.kill()
+            await room.fact(1, MemoryReleased)
+
+
+async def test_a_start_hook_that_fails_fails_the_load(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        hook = ("sh", "-c", "echo no such unit; exit 4")
+        room.start(1, engine="external", url="http://127.0.0.1:9", command=hook)
+        failed = await room.fact(1, LoadFailed)
+        assert failed.failure is LoadFailure.EXITED
+        assert "the start command of m01 exited with status 4" in failed.detail
+        assert failed.detail.endswith("no such unit")
+
+
+async def test_the_log_can_be_read_while_it_runs(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        await room.ready(1, "--say", "one", "--say", "two", "--say", "three")
+        assert room.instances.log_tail(InstanceId(1), 2) == ("two", "three")
+        view = room.instances.describe(InstanceId(1))
+        assert view is not None
+        assert view.log.read_text().startswith("one\n")
+
+
+async def test_two_loads_of_a_model_share_a_log_but_not_its_last_lines(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        await room.ready(1, "--say", "first run", name="same")
+        await room.stopped(1)
+        await room.ready(2, "--say", "second run", name="same")
+        assert room.instances.log_tail(InstanceId(2), 9) == ("second run",)
+        assert (tmp_path / "logs" / "same.log").read_text() == "first run\nsecond run\n"
+
+
+async def test_a_log_stays_bounded_while_it_is_written(tmp_path: Path) -> None:
+    talk = "import sys, time\nwhile True: print('x' * 1000, flush=True); time.sleep(0.001)"
+    async with bench(tmp_path, log_bytes=20_000) as room:
+        room.start(1, command=(sys.executable, "-c", talk))
+        older = tmp_path / "logs" / "m01.log.1"
+        await until(older.exists)
+        await asyncio.sleep(0.5)
+        assert (tmp_path / "logs" / "m01.log").stat().st_size < 2_000_000
+        assert room.instances.log_tail(InstanceId(1), 3) == ("x" * 1000,) * 3
+        await room.stopped(1)
+        assert room.seen(1, InstanceReady) == []
