@@ -123,6 +123,6 @@ def reload(admin: Path | None) -> None:
     The daemon also does so by itself when the file changes, and on SIGHUP. An invalid file changes nothing.
 
       Example:  swapd check swapd.yaml && swapd reload
-      Exit codes: 0 applied · 1 the file is refused, the old configuration stays in force · 3 no daemon
+      Exit codes: 0 applied · 1 refused, the old configuration stays in force · 3 no daemon
     """
     click.echo(order(admin, "/v1/reload"))
