@@ -4,7 +4,8 @@ What the strict parser says is not by itself the verdict. Decided on purpose:
 
 * duplicate keys: the last one counts, as in the engines' own parsers, whatever types the earlier ones had;
 * a UTF-8 byte order mark is passed over; other encodings than UTF-8 are refused, in any part of the body;
-* ``NaN`` and ``Infinity``, which Python engines read, are accepted in bodies up to 256 KiB (their parser is slow);
+* ``NaN``, ``Infinity`` and half a surrogate pair (``\\ud83d`` of a cut emoji), which Python engines read, are accepted
+  in bodies up to 256 KiB (their parser is slow);
 * nesting deeper than the parsers can follow is refused;
 * other malformed JSON, a body that is no object, and a name that is no string, empty, too long or has control
   characters are refused.
@@ -24,6 +25,7 @@ from swapd.proxy.errors import refuse
 MAX_NAME_LENGTH: Final = 256
 """Characters."""
 _TOLERANT_LIMIT: Final = 256 << 10
+_TOLERATED: Final = (b"NaN", b"Infinity", b"\\ud", b"\\uD")
 _UTF8_BLOCK: Final = 1 << 20
 _UNSET: Final = msgspec.Raw(b"")
 
@@ -82,9 +84,9 @@ def checked_name(name: object) -> str:
 
 
 def _read_tolerantly(view: bytes | bytearray | memoryview, complaint: str) -> BodyFields:
-    """Read what the strict parser refused, if NaN or Infinity may be the cause."""
+    """Read what the strict parser refused, if something that engines accept may be the cause."""
     body = bytes(view) if len(view) <= _TOLERANT_LIMIT else b""
-    if b"NaN" in body or b"Infinity" in body:
+    if any(mark in body for mark in _TOLERATED):
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
