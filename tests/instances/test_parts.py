@@ -115,7 +115,10 @@ def test_the_holder_of_a_listening_socket_is_its_owner(address: str, sleeper: su
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
 def test_the_more_specific_listener_is_the_one_that_counts() -> None:
-    code = "import socket, sys; s = socket.create_server(('::', int(sys.argv[1])), family=socket.AF_INET6); print(); input()"
+    code = (
+        "import socket, sys; at = ('::', int(sys.argv[1])); "
+        "server = socket.create_server(at, family=socket.AF_INET6); print(); input()"
+    )
     with socket.create_server(("127.0.0.1", 0)) as here:
         port = here.getsockname()[1]
         command = [sys.executable, "-c", code, str(port)]

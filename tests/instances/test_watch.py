@@ -113,7 +113,7 @@ async def test_an_external_server_is_started_and_stopped_by_hooks_and_never_sign
 async def test_an_external_server_without_hooks_runs_on_and_keeps_its_memory(tmp_path: Path) -> None:
     async with bench(tmp_path) as room:
         port = room.instances._room.ports.take()
-        command = [sys.executable, SCRIPTED, "--port", str(port)]
+        command = [sys.executable, str(SCRIPTED), "--port", str(port)]
         with subprocess.Popen(command) as server:  # noqa: ASYNC220 - a server that is not ours
             await room.ready(1, engine="external", url=f"http://127.0.0.1:{port}", command=())
             room.stop(1)
