@@ -63,21 +63,21 @@ class _Page(Collector):
 
 
 def _family(metric: Metric, snapshot: Snapshot) -> Family:
-    read = NODE_METRICS.get(metric.name)
+    read, named = NODE_METRICS.get(metric.name), (metric.name, metric.help)
     match metric.kind:
         case Kind.GAUGE:
             assert read is not None, f"{metric.name} is declared but not read from the snapshot"
-            return _plain(GaugeMetricFamily(metric.name, metric.help, labels=metric.labels), read(snapshot.now))
+            return _plain(GaugeMetricFamily(*named, labels=metric.labels, unit=metric.unit), read(snapshot.now))
         case Kind.COUNTER:
             values = snapshot.slots.counters[metric.name] if read is None else read(snapshot.now)
-            return _plain(CounterMetricFamily(metric.name, metric.help, labels=metric.labels), values)
+            return _plain(CounterMetricFamily(*named, labels=metric.labels, unit=metric.unit), values)
         case Kind.HISTOGRAM:
-            histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            histogram = HistogramMetricFamily(*named, labels=metric.labels, unit=metric.unit)
             for labels, timing in snapshot.slots.timings[metric.name].items():
                 histogram.add_metric(labels, _cumulative(metric.buckets, timing), timing.sum_seconds)
             return histogram
         case Kind.SUMMARY:
-            summary = SummaryMetricFamily(metric.name, metric.help, labels=metric.labels)
+            summary = SummaryMetricFamily(*named, labels=metric.labels, unit=metric.unit)
             for labels, timing in snapshot.slots.timings[metric.name].items():
                 summary.add_metric(labels, timing.count, timing.sum_seconds)
             return summary

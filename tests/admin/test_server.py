@@ -1,7 +1,9 @@
 """The admin socket as a client sees it."""
 
 import asyncio
+import errno
 import json
+import os
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -92,7 +94,7 @@ def exists(path: Path) -> bool:
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - the condition is another process's or transport's
+        while not condition():
             await asyncio.sleep(0.005)
 
 
@@ -147,6 +149,32 @@ async def test_an_impossible_place_is_refused_in_one_sentence(tmp_path: Path, pl
     await server.aclose()
 
 
+async def test_a_socket_that_cannot_be_put_in_place_leaves_nothing_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    server = AdminServer(path, FakeControl(), EventHub())
+    with pytest.raises(AdminSocketError, match="cannot be made: Operation not permitted; choose another path"):
+        await server.start()
+    await server.aclose()
+    assert names(path.parent) == []
+
+
+async def test_a_living_daemon_that_is_too_busy_to_accept_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
+        busy.bind(str(path))
+        busy.listen(0)
+        waiting.connect(str(path))
+        server = AdminServer(path, FakeControl(), EventHub())
+        with pytest.raises(AdminSocketError, match="another swapd answers"):
+            await server.start()
+        await server.aclose()
+
+
 # ── orders ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -185,6 +213,12 @@ async def test_an_order_without_a_body_has_no_timeout(admin: Admin) -> None:
 async def test_a_wrong_timeout_is_refused_and_nothing_is_ordered(admin: Admin, body: object) -> None:
     status, answer = await admin.post("/v1/drain", body)
     assert (status, answer["ok"], answer["reason"]) == (400, False, "invalid_request")
+    assert admin.control.asked == []
+
+
+async def test_a_body_that_is_no_json_is_refused_and_nothing_is_ordered(admin: Admin) -> None:
+    async with admin.http.post("/v1/drain", data=b"timeout=5") as response:
+        assert (response.status, (await response.json())["reason"]) == (400, "invalid_request")
     assert admin.control.asked == []
 
 

@@ -80,7 +80,8 @@ def test_the_help_is_quick_because_no_room_is_loaded_for_it() -> None:
 
 
 def test_the_version_is_told() -> None:
-    assert invoke("--version").output == f"swapd {__version__}\n"
+    command = [Path(sys.executable).with_name("swapd"), "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"swapd {__version__}\n"
 
 
 # ── orders ───────────────────────────────────────────────────────────────────────────────────────────────────────────

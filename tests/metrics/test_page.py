@@ -46,6 +46,7 @@ async def test_a_scraper_that_asks_for_openmetrics_gets_it_and_others_get_text(b
     body, content_type = await bench.metrics.page(OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
+    assert b"# UNIT swapd_gpu_reserved_bytes bytes\n" in body
     body, content_type = await bench.metrics.page("*/*")
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     assert b"# EOF" not in body

@@ -1,5 +1,6 @@
 """The metrics port: probes and pages."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -63,6 +64,24 @@ async def test_a_broken_request_does_not_end_the_port(client: Client) -> None:
     with pytest.raises(aiohttp.ClientError):
         await client.get("/metrics", headers={"Accept": "x" * 100_000}, raise_for_status=True)
     assert (await client.get("/metrics")).status == 200
+
+
+async def test_the_heart_beats_every_period_while_the_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, beats = Instant(0), 0
+
+    async def sleep(delay_s: float) -> None:
+        """Sleep on the test's own clock; every third time the loop is half a second late."""
+        nonlocal now, beats
+        beats += 1
+        if beats > 4:
+            raise asyncio.CancelledError
+        now = Instant(now + seconds(delay_s) + (seconds(0.5) if beats == 3 else 0))
+
+    monkeypatch.setattr("swapd.metrics.heartbeat.asyncio.sleep", sleep)
+    heart = Heartbeat(lambda: now)
+    with pytest.raises(asyncio.CancelledError):
+        await heart.run()
+    assert (heart.lag(), heart.age()) == (seconds(0.5), 0)
 
 
 def test_the_lag_is_the_worst_of_the_last_beats_and_is_forgotten() -> None:
