@@ -201,13 +201,13 @@ def node_config(
     sections: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Make the config of a node with two virtual devices, everything below `directory`."""
-    first_port = 10_000 + secrets.randbelow(200) * 100
+    first_port = 10_000 + secrets.randbelow(20) * 1000
     config: dict[str, Any] = {
         "http": {"listen": f"127.0.0.1:{free_port()}"},
         "metrics": {"listen": f"127.0.0.1:{free_port()}"},
         "admin": {"socket": str(socket_path)},
         "state": {"path": str(directory / "state.sqlite")},
-        "engines": {"ports": f"{first_port}-{first_port + 99}"},
+        "engines": {"ports": f"{first_port}-{first_port + 999}"},
         "devices": {"virtual": {"count": 2, "memory": "2GiB"}},
         "models": {name: dict(model) for name, model in models.items()},
     }
