@@ -16,7 +16,7 @@ from swapd.core.catalog import Catalog, Footprint, ModelSpec, SchedulingSettings
 from swapd.core.ids import SECOND, Bytes, Duration, ModelName
 from swapd.core.topology import Gpu, NodeTopology
 
-__all__ = ["compile_catalog", "compile_topology", "load_estimate", "load_timeout", "model_weights", "reserved_ports"]
+__all__ = ["compile_catalog", "compile_topology", "load_estimate", "model_weights", "reserved_ports"]
 
 #: a load's first guess: a fixed part, and the speed at which weights come in
 ESTIMATE_BASE: Final = Duration(2 * SECOND)
@@ -54,14 +54,17 @@ def model_weights(model: Model) -> Weights | None:
 
 def load_estimate(model: Model) -> Duration:
     """Return the expected load time before any was measured."""
+    return _estimate(model, model_weights(model))
+
+
+def _estimate(model: Model, weights: Weights | None) -> Duration:
     if model.load_estimate is not None:
         return model.load_estimate
-    return Duration(ESTIMATE_BASE + _size(model_weights(model)) * SECOND // ESTIMATE_BYTES_PER_SECOND)
+    return Duration(ESTIMATE_BASE + _size(weights) * SECOND // ESTIMATE_BYTES_PER_SECOND)
 
 
-def load_timeout(model: Model) -> Duration:
-    """Return the longest time a load may take: the setting, lengthened with the size of the weights."""
-    return Duration(model.load_timeout + _size(model_weights(model)) * SECOND // TIMEOUT_BYTES_PER_SECOND)
+def _timeout(model: Model, weights: Weights | None) -> Duration:
+    return Duration(model.load_timeout + _size(weights) * SECOND // TIMEOUT_BYTES_PER_SECOND)
 
 
 def _size(weights: Weights | None) -> Bytes:
@@ -69,6 +72,7 @@ def _size(weights: Weights | None) -> Bytes:
 
 
 def _spec(name: ModelName, model: Model) -> ModelSpec:
+    weights = model_weights(model)
     return ModelSpec(
         name=name,
         footprint=Footprint(gpus=model.gpus, bytes_per_gpu=model.memory, exclusive=model.exclusive),
@@ -76,18 +80,17 @@ def _spec(name: ModelName, model: Model) -> ModelSpec:
         concurrency=model.concurrency,
         max_queue=model.max_queue,
         max_wait=model.max_wait,
-        load_timeout=load_timeout(model),
+        load_timeout=_timeout(model, weights),
         load_stall=model.load_stall,
         stop_grace=model.stop.grace,
         has_stop_command=model.stop.command is not None,
         priority=model.priority,
-        load_estimate=load_estimate(model),
-        revision=_revision(model),
+        load_estimate=_estimate(model, weights),
+        revision=_revision(model, weights),
     )
 
 
-def _revision(model: Model) -> str:
-    weights = model_weights(model)
+def _revision(model: Model, weights: Weights | None) -> str:
     content = {
         **model.model_dump(mode="json", include=set(_REVISION_KEYS)),
         "weights": [str(model.weights), weights.fingerprint if weights else None],

@@ -7,11 +7,13 @@ content still means the same is not decided here.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from typing_extensions import override
 from watchfiles import awatch
 
 
@@ -50,11 +52,12 @@ async def changes(
     known, retry = fingerprint(path), pace.retry
     while not stop.is_set():
         try:
-            async for _ in _looks(path, stop, pace):
-                retry = pace.retry
-                if fingerprint(path) != known and not stop.is_set():
-                    known = await _settled(path, stop, pace)
-                    yield
+            async with aclosing(_looks(path, stop, pace)) as looks:
+                async for _ in looks:
+                    retry = pace.retry
+                    if fingerprint(path) != known and not stop.is_set():
+                        known = await _settled(path, stop, pace)
+                        yield
         except (OSError, RuntimeError) as error:
             on_error(error)
         if fingerprint(path) != known and not stop.is_set():
@@ -73,17 +76,36 @@ def fingerprint(path: Path) -> Fingerprint:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
-async def _looks(path: Path, stop: asyncio.Event, pace: Pace) -> AsyncIterator[None]:
+class _Ended(asyncio.Event):
+    """Is set when ``stop`` is; a cancelled watcher sets its event too, and must not set the caller's."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    @override
+    def is_set(self) -> bool:
+        return super().is_set() or self._stop.is_set()
+
+
+async def _looks(path: Path, stop: asyncio.Event, pace: Pace) -> AsyncGenerator[None, None]:
     """Yield whenever the file may have changed; ends when the watched directory is no longer the one at that path."""
     directory = path.parent
     watched = _inode(directory)
     timeout = max(1, round(pace.poll * 1000))
-    async for _ in awatch(
-        directory, watch_filter=None, stop_event=stop, rust_timeout=timeout, yield_on_timeout=True, recursive=False
-    ):
-        yield
-        if _inode(directory) != watched:
-            return
+    events = awatch(
+        directory,
+        watch_filter=None,
+        stop_event=_Ended(stop),
+        rust_timeout=timeout,
+        yield_on_timeout=True,
+        recursive=False,
+    )
+    async with aclosing(events):
+        async for _ in events:
+            yield
+            if _inode(directory) != watched:
+                return
 
 
 def _inode(directory: Path) -> tuple[int, int] | None:

@@ -142,8 +142,9 @@ async def test_a_directory_that_does_not_exist_yet_is_waited_for(tmp_path: Path,
 async def test_without_events_from_the_kernel_the_file_is_looked_at(
     tmp_path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **__: object) -> AsyncIterator[object]:
+    async def broken(*_: object, **__: object) -> AsyncIterator[object]:
         raise OSError("no inotify watches left")
+        yield
 
     monkeypatch.setattr(watch, "awatch", broken)
     one = Watched(tmp_path / "swapd.yaml")
@@ -152,6 +153,32 @@ async def test_without_events_from_the_kernel_the_file_is_looked_at(
     one.path.write_text("here\n")
     await one.one()
     assert "no inotify watches left" in str(one.errors[0])
+
+
+async def test_the_kernels_events_alone_are_enough(tmp_path: Path, tasks: Tasks) -> None:
+    one = Watched(tmp_path / "swapd.yaml")
+    task = tasks.start(one.run(replace_poll(PATIENCE_S)), name="watch")
+    number = 0
+    while one.seen.empty():
+        # the first writes may come before the kernel has been asked
+        number += 1
+        one.path.write_text("x" * number)
+        await asyncio.sleep(0.5)
+    assert number < PATIENCE_S
+    task.cancel()
+
+
+async def test_a_cancelled_watch_leaves_the_callers_event_alone(tmp_path: Path, tasks: Tasks) -> None:
+    one = Watched(tmp_path / "swapd.yaml")
+    task = tasks.start(one.run(), name="watch")
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.wait([task])
+    assert not one.stop.is_set()
+
+
+def replace_poll(seconds: float) -> Pace:
+    return Pace(poll=seconds, settle=PACE.settle, patience=PACE.patience, retry=PACE.retry, retry_most=PACE.retry_most)
 
 
 def test_the_reported_name_of_a_version_tells_two_files_apart(write: Callable[[str], Path]) -> None:
