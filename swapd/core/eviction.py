@@ -75,8 +75,9 @@ def evictable(node: Node, instance: Instance, *, patient: bool, holder: bool) ->
     if instance.in_flight or model.pinned or not quiet(node, instance):
         return False
     if instance.state is State.DRAINING:
-        return holder and instance.drain is not None and instance.drain.cause is None
-    if instance.state is not State.READY or model.queue or node.at < resident_until(node, instance):
+        if not holder or instance.drain is None or instance.drain.cause is not None:
+            return False
+    elif instance.state is not State.READY or model.queue or node.at < resident_until(node, instance):
         return False
     return patient or node.at >= protected_until(node, instance)
 

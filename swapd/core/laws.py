@@ -118,8 +118,8 @@ def no_needless_eviction(node: Node) -> None:
     for instance in node.instances.values():
         if instance.state is not State.RESERVED or instance.step != node.step:
             continue
-        for victim in node.neighbours(instance):
-            if victim.eviction is None or victim.step != node.step:
+        for victim in _left_now(node):
+            if victim.eviction is None or victim.eviction.successor != instance.model.name:
                 continue
             shared = [gpu for gpu in node.on(instance.gpus) if victim.id in gpu.instances]
             needed = any(_in_the_way(gpu, instance, victim) for gpu in shared)
