@@ -46,6 +46,8 @@ class Exchange:
     first_byte: Instant | None = None
     bytes_out: int = 0
     usage: Usage = field(default_factory=Usage)
+    #: how it has ended, where that is known before its connections are closed
+    verdict: Outcome | None = None
     #: somebody else brings the exchange to its end
     handed_over: bool = False
 

@@ -42,6 +42,7 @@ async def serve(desk: Desk, exchange: Exchange) -> web.StreamResponse:
             outcome, failure = _told(error)
             response = await forward.fail(exchange, failure, desk.services, desk.settings.break_off_timeout)
     except (ConnectionError, asyncio.CancelledError):
+        outcome = exchange.verdict or Outcome.CANCELLED
         finish.hand_over(desk, exchange)
         raise
     except Exception:

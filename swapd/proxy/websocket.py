@@ -7,14 +7,14 @@ without a close is told as 1011, since 1006 cannot be sent; a cut as 1012 (servi
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiohttp
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from yarl import URL
 
 from swapd.core.ids import SECOND
-from swapd.core.reasons import Rejection
+from swapd.core.reasons import Outcome, Rejection
 from swapd.proxy.attempts import try_instances
 from swapd.proxy.desk import Desk
 from swapd.proxy.errors import failure_of, invalid, refuse
@@ -28,7 +28,13 @@ from swapd.proxy.services import Endpoint
 _CLOSE_WAIT_S: Final = 1.0
 """For the other side's answer to a close."""
 
-Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+Client = web.WebSocketResponse
+Engine = aiohttp.ClientWebSocketResponse
+
+
+class _Ending(NamedTuple):
+    code: int
+    text: bytes
 
 
 def is_upgrade(request: web.BaseRequest) -> bool:
@@ -48,7 +54,7 @@ async def tunnel(desk: Desk, exchange: Exchange, lease: Lease) -> web.StreamResp
     # leaving this scope drops the connection to the engine at once, without a closing handshake
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=connect) as session:
 
-        async def attempt(endpoint: Endpoint, _fresh: bool) -> aiohttp.ClientWebSocketResponse:  # noqa: FBT001 - fixed form
+        async def attempt(endpoint: Endpoint, _fresh: bool) -> Engine:  # noqa: FBT001 - fixed form
             return await _connect(desk, exchange, session, endpoint)
 
         engine = await try_instances(desk, lease, attempt)
@@ -64,20 +70,13 @@ async def tunnel(desk: Desk, exchange: Exchange, lease: Lease) -> web.StreamResp
         client.headers["x-request-id"] = exchange.request_id
         exchange.response, exchange.status = client, client.status
         await client.prepare(exchange.request)
-        try:
-            await _join(desk, exchange, client, engine)
-        except asyncio.CancelledError:
-            if lease.is_cut:
-                await client.close(code=WSCloseCode.SERVICE_RESTART, message=b"the model is leaving its GPUs")
-            raise
-        if engine.close_code == WSCloseCode.ABNORMAL_CLOSURE:
+        await _join(desk, exchange, client, engine)
+        if exchange.verdict is Outcome.UPSTREAM_FAILED:
             raise BrokenAnswerError("the engine's WebSocket is gone")
         return client
 
 
-async def _connect(
-    desk: Desk, exchange: Exchange, session: aiohttp.ClientSession, endpoint: Endpoint
-) -> aiohttp.ClientWebSocketResponse:
+async def _connect(desk: Desk, exchange: Exchange, session: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     received = exchange.request.headers
     offered = ",".join(received.getall(hdrs.SEC_WEBSOCKET_PROTOCOL, ()))
     try:
@@ -104,50 +103,64 @@ def _no_websocket(status: int) -> Failure:
     return failure_of(Rejection.UPSTREAM_FAILED, message)
 
 
-async def _join(
-    desk: Desk, exchange: Exchange, client: web.WebSocketResponse, engine: aiohttp.ClientWebSocketResponse
-) -> None:
+async def _join(desk: Desk, exchange: Exchange, client: web.WebSocketResponse, engine: Engine) -> None:
+    """Pass messages until one side ends; then close the other in the same way, then the first."""
+
     def downwards(count: int) -> None:
         exchange.wrote(count, desk.services.now())
 
     def upwards(count: int) -> None:
         exchange.body.size += count
 
-    down = desk.services.tasks.start(_pump(engine, client, downwards), name=f"websocket {exchange.request_id}")
+    start = desk.services.tasks.start
+    up = start(_pump(client, engine, upwards), name=f"websocket up {exchange.request_id}")
+    down = start(_pump(engine, client, downwards), name=f"websocket down {exchange.request_id}")
     try:
-        await _pump(client, engine, upwards)
-        await down
-    finally:
-        down.cancel()
+        await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+        by_engine = down.done()
+        ending = down.result() if by_engine else up.result()
+        await _stop(down, up)
+        # closing the client's side may cancel this handler: what the end was must be known before
+        vanished = by_engine and ending.code == WSCloseCode.ABNORMAL_CLOSURE
+        exchange.verdict = Outcome.UPSTREAM_FAILED if vanished else Outcome.SERVED
+        code = WSCloseCode.INTERNAL_ERROR if vanished else ending.code
+        for socket in (client, engine) if by_engine else (engine, client):
+            await socket.close(code=code, message=ending.text)
+    except asyncio.CancelledError:
+        await _stop(down, up)
+        if exchange.lease is not None and exchange.lease.is_cut:
+            exchange.verdict = Outcome.CUT
+            await client.close(code=WSCloseCode.SERVICE_RESTART, message=b"the model is leaving its GPUs")
+        raise
 
 
-async def _pump(source: Socket, sink: Socket, count: Callable[[int], None]) -> None:
-    """Pass on what comes from ``source`` until it closes; then close ``sink`` in the same way."""
-    with suppress(ConnectionError):
-        while True:
-            message = await source.receive()
+async def _stop(*pumps: asyncio.Task[_Ending]) -> None:
+    """Cancel both and wait: a socket can be closed only when nobody reads from it."""
+    for pump in pumps:
+        pump.cancel()
+    await asyncio.wait(pumps)
+
+
+async def _pump(source: Client | Engine, sink: Client | Engine, count: Callable[[int], None]) -> _Ending:
+    """Pass on what comes from ``source`` until it ends, and return how it did."""
+    while True:
+        message = await source.receive()
+        try:
             match message.type:
                 case WSMsgType.TEXT:
+                    count(len(message.data.encode()))
                     await sink.send_str(message.data)
                 case WSMsgType.BINARY:
+                    count(len(message.data))
                     await sink.send_bytes(message.data)
                 case WSMsgType.PING:
                     await sink.ping(message.data)
                 case WSMsgType.PONG:
                     await sink.pong(message.data)
                 case WSMsgType.CLOSE:
-                    await source.close(code=message.data or WSCloseCode.OK)
-                    await sink.close(code=_sendable(message.data), message=(message.extra or "").encode())
-                    return
+                    return _Ending(message.data or WSCloseCode.OK, (message.extra or "").encode())
                 case _:
-                    await sink.close(code=_sendable(source.close_code))
-                    return
-            if message.type in {WSMsgType.TEXT, WSMsgType.BINARY}:
-                count(len(message.data))
-
-
-def _sendable(code: int | None) -> int:
-    """Return the close code to send for one that was received or found."""
-    if code is None:
-        return WSCloseCode.OK
-    return WSCloseCode.INTERNAL_ERROR if code == WSCloseCode.ABNORMAL_CLOSURE else code
+                    return _Ending(source.close_code or WSCloseCode.ABNORMAL_CLOSURE, b"")
+        except ConnectionError:
+            # the sink is gone; its own pump says how
+            return _Ending(sink.close_code or WSCloseCode.ABNORMAL_CLOSURE, b"")
