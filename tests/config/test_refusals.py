@@ -71,6 +71,7 @@ def test_everything_wrong_is_named_at_once_and_in_the_order_of_the_file(refused:
         ("args: [x]", "`models.a.args`: remove this key: it is for engine: llama-server and vllm"),
         ('url: "http://127.0.0.1:1"', "`models.a.url`: remove this key: it is for engine: external"),
         ("weights: models/none.gguf", "`models.a.weights`: put the weights there or correct the path"),
+        ("weights: note/x", "`models.a.weights`: make the weights readable"),
         ("weights: 3", "`models.a.weights`: write the path of a file"),
         ("env: [x]", "`models.a.env`: write variables and values"),
         ("env: {A=B: x}", "`models.a.env`: use a variable name without ="),
