@@ -42,13 +42,14 @@ class Report:
 
     node: ModelReport
     models: Mapping[ModelName, ModelReport]
-    #: the last verdict of each model that got one
-    verdicts: Mapping[ModelName, VerdictChanged]
+    #: every change of a verdict, in order
+    verdicts: tuple[VerdictChanged, ...]
     window: Duration
 
-    def thrashing(self) -> tuple[ModelName, ...]:
-        """Return the models whose last verdict is thrashing, by name."""
-        return tuple(sorted(name for name, note in self.verdicts.items() if note.after is Verdict.THRASHING))
+    def thrashing(self) -> dict[ModelName, VerdictChanged]:
+        """Return the models that were found thrashing, by name, each with the first verdict that said so."""
+        found = [note for note in self.verdicts if note.after is Verdict.THRASHING]
+        return {note.model: note for note in sorted(reversed(found), key=lambda note: note.model)}
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class Counter:
         self._gpus = gpus
         self._footprints = footprints
         self._tallies: dict[ModelName, _Tally] = defaultdict(_Tally)
-        self._verdicts: dict[ModelName, VerdictChanged] = {}
+        self._verdicts: list[VerdictChanged] = []
         self._first: Instant | None = None
         self._last = Instant(0)
 
@@ -93,7 +94,7 @@ class Counter:
         return Report(
             node=_summary(list(self._tallies.values()), gpu_time / (self._gpus * window)),
             models=models,
-            verdicts=dict(self._verdicts),
+            verdicts=tuple(self._verdicts),
             window=window,
         )
 
@@ -113,7 +114,7 @@ class Counter:
             case Evicted(cause=UnloadCause.EVICTED):
                 self._tallies[command.model].evictions += 1
             case VerdictChanged():
-                self._verdicts[command.model] = command
+                self._verdicts.append(command)
             case _:
                 pass
 

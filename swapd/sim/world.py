@@ -72,7 +72,7 @@ class Timings:
     #: … of a request not named there
     default_service: Duration = seconds(1)
     #: the loading engine writes to its log this often
-    progress: Duration = seconds(20)
+    progress: Duration = seconds(5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,170 @@
+"""Keeps the suite's own books on a node: open requests, instances, GPU bytes, pins. Never reads the core.
+
+Everything here follows from the events sent and the commands received. ``oracle.py`` judges by these books.
+"""
+
+import copy
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+
+from swapd.core.catalog import Catalog, ModelSpec
+from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
+from swapd.core.reasons import State, UnloadCause
+from swapd.core.topology import NodeTopology
+
+
+class Phase(Enum):
+    """Where a request is, as its client sees it."""
+
+    WAITING = auto()
+    GRANTED = auto()
+    REJECTED = auto()
+
+
+@dataclass(slots=True)
+class Request:
+    """One request that arrived and has not ended."""
+
+    id: RequestId
+    model: ModelName
+    arrived: Instant
+    phase: Phase = Phase.WAITING
+    instance: InstanceId | None = None
+    #: the shell reported once that the engine sent no byte
+    failed_once: bool = False
+    cut: bool = False
+
+
+@dataclass(slots=True)
+class Instance:
+    """One instance the core has announced and whose memory is not known to be free."""
+
+    id: InstanceId
+    model: ModelName
+    gpus: GpuSet
+    state: State
+    #: when it came to this state
+    since: Instant
+    spec: ModelSpec | None = None
+    started: Instant | None = None
+    ready: Instant | None = None
+    #: it exited, failed or was found unresponsive
+    broken: bool = False
+    #: Checks ordered and not answered
+    checks: int = 0
+    stop: UnloadCause | None = None
+    signalled: Instant | None = None
+    killed: bool = False
+    gone: bool = False
+    in_flight: set[RequestId] = field(default_factory=set)
+    last_used: Instant = Instant(0)
+    #: the GPUs' memory may be in use: started, and the release not yet reported
+    holds_memory: bool = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether a request may be sent to it."""
+        sound = not self.broken and self.checks == 0 and self.stop is None and not self.killed
+        return self.ready is not None and sound and self.state is State.READY
+
+
+@dataclass(slots=True)
+class OperatorOrder:
+    """One order of an operator."""
+
+    at: Instant
+    kind: str
+    model: ModelName | None
+    answered: bool = False
+
+
+class Books:
+    """What an observer without insight knows of the node."""
+
+    def __init__(self, topology: NodeTopology, catalog: Catalog) -> None:
+        self.topology = topology
+        self.catalog = catalog
+        self.now = Instant(0)
+        self.requests: dict[RequestId, Request] = {}
+        self.instances: dict[InstanceId, Instance] = {}
+        #: every id ever announced
+        self.seen: set[InstanceId] = set()
+        self.orders: dict[RequestId, OperatorOrder] = {}
+        self.operator_pins: dict[ModelName, bool] = {}
+        #: measured load times by model
+        self.load_times: dict[ModelName, list[Duration]] = {}
+        #: models with a request refused for its ETA: one load for the next one is allowed
+        self.refused_for_eta: set[ModelName] = set()
+        #: until when the core says a model is not tried again
+        self.cooling_until: dict[ModelName, Instant] = {}
+        #: when a model's last load failed, unless an operator or a configuration has given it another try
+        self.failed_at: dict[ModelName, Instant] = {}
+        #: resident when their configuration changed: they may come back unasked
+        self.wishes: set[ModelName] = set()
+        self.draining = False
+
+    def snapshot(self) -> "Books":
+        """Return a copy that later steps leave alone."""
+        still = copy.copy(self)
+        still.instances = {key: replace(value) for key, value in self.instances.items()}
+        still.requests = {key: replace(value) for key, value in self.requests.items()}
+        return still
+
+    def waiting(self, model: ModelName) -> list[Request]:
+        """Return the model's requests that wait for their answer, oldest first."""
+        found = (r for r in self.requests.values() if r.model == model and r.phase is Phase.WAITING)
+        return sorted(found, key=lambda r: (r.arrived, r.id))
+
+    def load_orders(self, model: ModelName) -> list[OperatorOrder]:
+        """Return the operators' unanswered loads of the model."""
+        return [o for o in self.orders.values() if o.model == model and o.kind == "load" and not o.answered]
+
+    def waits_since(self, model: ModelName) -> Instant | None:
+        """Return since when somebody waits for the model."""
+        moments = [r.arrived for r in self.waiting(model)] + [o.at for o in self.load_orders(model)]
+        return min(moments, default=None)
+
+    def pinned(self, model: ModelName) -> bool:
+        """Return whether the model is pinned, by an operator or by configuration."""
+        spec = self.catalog.models.get(model)
+        return self.operator_pins.get(model, spec is not None and spec.pinned)
+
+    def holders(self, gpu: int) -> list[Instance]:
+        """Return the instances that may use memory on a GPU."""
+        return [i for i in self.instances.values() if i.holds_memory and i.gpus >> gpu & 1]
+
+    def free_bytes(self, gpu: int) -> Bytes:
+        """Return the memory nobody can be using on a GPU."""
+        used = sum(i.spec.footprint.bytes_per_gpu for i in self.holders(gpu) if i.spec)
+        return Bytes(self.topology.gpus[gpu].memory_bytes - used)
+
+    def fits(self, spec: ModelSpec, gpu: int, *, beside: list[Instance]) -> bool:
+        """Return whether the model finds room on a GPU beside these instances."""
+        footprint = spec.footprint
+        others = [i.spec.footprint for i in beside if i.spec and i.gpus >> gpu & 1]
+        if others and (footprint.exclusive or any(other.exclusive for other in others)):
+            return False
+        used = sum(other.bytes_per_gpu for other in others)
+        return used + footprint.bytes_per_gpu <= self.topology.gpus[gpu].memory_bytes
+
+    def deadline(self, request: Request) -> Instant:
+        """Return by when a request must be answered while it waits; a removed model's requests have no patience."""
+        spec = self.catalog.models.get(request.model)
+        return Instant(request.arrived + spec.max_wait) if spec else request.arrived
+
+    def room(self, spec: ModelSpec, *, beside: list[Instance]) -> int:
+        """Return on how many GPUs the model would find room beside these instances."""
+        return sum(self.fits(spec, gpu.index, beside=beside) for gpu in self.topology.gpus)
+
+    def feasible(self, spec: ModelSpec, *, pins: bool = True) -> bool:
+        """Return whether the model would fit if everything movable left."""
+        present = [i for i in self.instances.values() if i.state is not State.UNLOADING]
+        others = [i for i in present if i.model != spec.name or i.state is State.LEAKED]
+        stuck = [i for i in others if i.state is State.LEAKED or (pins and self.pinned(i.model))]
+        return self.room(spec, beside=stuck) >= spec.footprint.gpus
+
+    def least_load_time(self, model: ModelName) -> Duration:
+        """Return a lower bound of what any average of recent load times would be."""
+        measured = self.load_times.get(model, [])[-5:]
+        spec = self.catalog.models.get(model)
+        return min(measured) if measured else spec.load_estimate if spec else Duration(0)

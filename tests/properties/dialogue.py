@@ -1,0 +1,186 @@
+"""Talks to a core like an adversarial world: every fact the contract allows, in any order, at any moment.
+
+The moves take plain numbers, so that Hypothesis and a seeded walk can make them alike. Which facts are possible is read
+from the suite's books: nothing false is said about a living instance, but true facts come early, late, or never.
+"""
+
+from swapd.core.catalog import Catalog, Priority
+from swapd.core.commands import Reject
+from swapd.core.events import (
+    CatalogChanged,
+    Event,
+    LoadOrdered,
+    NodeDrainOrdered,
+    NodeUndrainOrdered,
+    PinOrdered,
+    RequestArrived,
+    RequestEnded,
+    Tick,
+    UnloadOrdered,
+    UpstreamFailed,
+)
+from swapd.core.ids import Duration, Instant, RequestId, seconds
+from swapd.core.reasons import Outcome, State
+from swapd.sim.replay import Origin
+from tests.properties.books import Phase
+from tests.properties.facts import facts, old_facts, truth
+from tests.properties.oracle import broken
+from tests.properties.watch import Watch
+
+#: wake-ups within one passing of time after which the core counts as spinning
+MAX_TICKS = 400
+
+_OUTCOMES = (Outcome.SERVED, Outcome.CANCELLED, Outcome.UPSTREAM_FAILED)
+
+
+class Dialogue:
+    """One core, its watch, and the world's side of the talk."""
+
+    def __init__(self, origin: Origin, variants: tuple[Catalog, ...] = ()) -> None:
+        self.scheduler = origin.scheduler()
+        self.watch = Watch(origin, self.scheduler)
+        self.books = self.watch.books
+        self.variants = (origin.catalog, *variants)
+        self.now = origin.at
+        self._next_request = 1
+
+    def say(self, event: Event) -> None:
+        """Tell one fact; refusals are confirmed at once, as the shell does."""
+        commands = self.scheduler.handle(event)
+        self.watch(event, commands)
+        for command in commands:
+            if isinstance(command, Reject):
+                self.say(RequestEnded(self.now, command.request, Outcome.REJECTED))
+
+    def arrive(self, model: int, priority: int = 0) -> None:
+        """Let a request come in for one of the models, or for one nobody knows any more."""
+        names = sorted({name for catalog in self.variants for name in catalog.models})
+        self.say(RequestArrived(self.now, self._id(), names[model % len(names)], Priority(priority % 3)))
+
+    def end(self, which: int, outcome: int) -> None:
+        """End a request: served or broken if it is being served, by leaving in any case."""
+        requests = sorted(self.books.requests)
+        if not requests:
+            return
+        request = self.books.requests[requests[which % len(requests)]]
+        how = _OUTCOMES[outcome % 3] if request.phase is Phase.GRANTED else Outcome.CANCELLED
+        self.say(RequestEnded(self.now, request.id, Outcome.CUT if request.cut else how))
+
+    def fail_upstream(self, which: int) -> None:
+        """Let a request that is being served get no byte."""
+        served = [key for key, r in sorted(self.books.requests.items()) if r.phase is Phase.GRANTED and not r.cut]
+        if served:
+            request = self.books.requests[served[which % len(served)]]
+            assert request.instance is not None
+            self.say(UpstreamFailed(self.now, request.id, request.instance))
+
+    def report(self, which: int, fact: int) -> None:
+        """One of the facts that may now be true of one of the instances."""
+        instances = [i for _, i in sorted(self.books.instances.items()) if i.started is not None]
+        if instances:
+            possible = tuple(facts(instances[which % len(instances)], self.now))
+            if possible:
+                self.say(possible[fact % len(possible)])
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let time pass, and wake the core whenever it wants to be."""
+        until = Instant(self.now + milliseconds * 1_000_000)
+        for _ in range(MAX_TICKS):
+            wakeup = self.scheduler.next_wakeup
+            if wakeup is None or wakeup > until:
+                break
+            self.now = max(self.now, wakeup)
+            self.say(Tick(self.now))
+        else:
+            broken("commands_bounded", f"{MAX_TICKS} wake-ups within {milliseconds} ms")
+        self.now = until
+
+    def oversleep(self, milliseconds: int) -> None:
+        """Let time pass, and wake the core late."""
+        self.now = Instant(self.now + milliseconds * 1_000_000)
+        self.say(Tick(self.now))
+
+    def order(self, kind: int, model: int) -> None:
+        """Give an operator's order."""
+        names = sorted(self.books.catalog.models)
+        if not names:
+            return
+        name, request = names[model % len(names)], self._id()
+        match kind % 7:
+            case 0 | 1:
+                self.say(LoadOrdered(self.now, request, name))
+            case 2 | 3:
+                self.say(UnloadOrdered(self.now, request, name, (None, seconds(5))[kind % 2]))
+            case 4:
+                self.say(PinOrdered(self.now, request, name, pinned=True))
+            case _:
+                self.say(PinOrdered(self.now, request, name, pinned=False))
+
+    def drain_node(self, variant: int) -> None:
+        """Take the node out of service, or bring it back."""
+        if self.books.draining:
+            self.say(NodeUndrainOrdered(self.now, self._id()))
+            return
+        timeout, linger, stop = variant % 2, variant // 2 % 2, variant // 4 % 2 == 0
+        self.say(
+            NodeDrainOrdered(
+                self.now,
+                self._id(),
+                seconds(10) if timeout else None,
+                linger=Duration(linger * seconds(4)),
+                stop_engines=stop,
+            )
+        )
+
+    def reconfigure(self, variant: int) -> None:
+        """Change the configuration to one of the variants."""
+        self.say(CatalogChanged(self.now, self.variants[variant % len(self.variants)]))
+
+    def repeat_old_fact(self, which: int) -> None:
+        """Tell a fact about an instance that is gone once more."""
+        gone = sorted(self.books.seen - self.books.instances.keys())
+        if gone:
+            told = old_facts(gone[which % len(gone)], self.now)
+            self.say(told[which % len(told)])
+
+    def settle(self) -> None:
+        """Heal everything and demand that the node comes to rest with every promise kept."""
+        self.reconfigure(0)
+        if self.books.draining:
+            self.say(NodeUndrainOrdered(self.now, self._id()))
+        for _ in range(200):
+            self._heal()
+            if all(r.phase is Phase.REJECTED for r in self.books.requests.values()) and not self._at_work():
+                break
+            self.pass_time(2_000)
+        self.watch.liveness()
+        self.watch.replay_is_exact()
+
+    def empty(self) -> None:
+        """Unload everything and demand that no byte stays booked."""
+        request = self._id()
+        self.say(NodeDrainOrdered(self.now, request, None))
+        for _ in range(20):
+            self._heal()
+            self.pass_time(2_000)
+        if self.books.instances or any(gpu.reserved_bytes for gpu in self.scheduler.view().gpus):
+            broken("nothing_dropped", f"still booked after everything was unloaded: {self.scheduler.view().gpus}")
+        self.watch.liveness()
+
+    def _heal(self) -> None:
+        """Make every instance do what it was told, and every answer end."""
+        for identity in sorted(self.books.instances):
+            while (instance := self.books.instances.get(identity)) and (fact := truth(instance, self.now)):
+                self.say(fact)
+        for key in sorted(self.books.requests):
+            request = self.books.requests.get(key)
+            if request is not None and request.phase is Phase.GRANTED:
+                self.say(RequestEnded(self.now, key, Outcome.CUT if request.cut else Outcome.SERVED))
+
+    def _at_work(self) -> bool:
+        unanswered = any(not order.answered for order in self.books.orders.values())
+        return unanswered or any(i.state is not State.READY for i in self.books.instances.values())
+
+    def _id(self) -> RequestId:
+        self._next_request += 1
+        return RequestId(self._next_request)

@@ -1,0 +1,135 @@
+"""Enters the facts a core is told into the suite's books."""
+
+from typing import assert_never
+
+from swapd.core.events import (
+    CatalogChanged,
+    Event,
+    InstanceExited,
+    InstanceHealthy,
+    InstanceReady,
+    InstanceUnhealthy,
+    LoadFailed,
+    LoadOrdered,
+    LoadProgressed,
+    LoadTimesKnown,
+    MemoryReleased,
+    NodeDrainOrdered,
+    NodeUndrainOrdered,
+    PinOrdered,
+    ProcessesGone,
+    RequestArrived,
+    RequestEnded,
+    StageEntered,
+    StopSignalled,
+    Tick,
+    UnloadOrdered,
+    UpstreamFailed,
+)
+from swapd.core.ids import Duration, InstanceId, Instant, RequestId
+from tests.properties.books import Books, OperatorOrder, Phase, Request
+
+
+def hear(books: Books, event: Event) -> None:
+    """Enter one fact."""
+    books.now = event.at
+    match event:
+        case RequestArrived():
+            _arrived(books, event)
+        case RequestEnded():
+            _left(books, event.request)
+            books.requests.pop(event.request, None)
+        case UpstreamFailed():
+            _upstream_failed(books, event)
+        case InstanceReady():
+            _ready(books, event)
+        case LoadFailed() | InstanceExited() | InstanceUnhealthy():
+            _broken(books, event.instance)
+        case InstanceHealthy():
+            if event.instance in books.instances:
+                books.instances[event.instance].checks = 0
+        case StopSignalled():
+            if event.instance in books.instances:
+                books.instances[event.instance].signalled = event.at
+        case ProcessesGone():
+            if event.instance in books.instances:
+                books.instances[event.instance].gone = True
+        case MemoryReleased():
+            if event.instance in books.instances:
+                books.instances[event.instance].holds_memory = False
+        case CatalogChanged():
+            books.catalog = event.catalog
+            books.failed_at.clear()
+            books.cooling_until.clear()
+        case LoadTimesKnown():
+            for (model, _), durations in event.load_times.items():
+                books.load_times.setdefault(model, []).extend(durations)
+        case LoadOrdered():
+            books.cooling_until.pop(event.model, None)
+            books.failed_at.pop(event.model, None)
+            _order(books, event.at, event.request, OperatorOrder(event.at, "load", event.model))
+        case UnloadOrdered():
+            _order(books, event.at, event.request, OperatorOrder(event.at, "unload", event.model))
+        case PinOrdered():
+            if event.model in books.catalog.models:
+                books.operator_pins[event.model] = event.pinned
+            _order(books, event.at, event.request, OperatorOrder(event.at, "pin", event.model))
+        case NodeDrainOrdered():
+            books.draining = True
+            _order(books, event.at, event.request, OperatorOrder(event.at, "drain", None))
+        case NodeUndrainOrdered():
+            books.draining = False
+            _order(books, event.at, event.request, OperatorOrder(event.at, "undrain", None))
+        case StageEntered() | LoadProgressed() | Tick():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _arrived(books: Books, event: RequestArrived) -> None:
+    books.requests[event.request] = Request(event.request, event.model, event.at)
+    for instance in books.instances.values():
+        if instance.model == event.model:
+            instance.last_used = event.at
+
+
+def _left(books: Books, request: RequestId) -> None:
+    """Take a request off the instance that served it."""
+    entry = books.requests.get(request)
+    instance = books.instances.get(entry.instance) if entry and entry.instance is not None else None
+    if instance is not None:
+        instance.in_flight.discard(request)
+        instance.last_used = books.now
+
+
+def _upstream_failed(books: Books, event: UpstreamFailed) -> None:
+    entry = books.requests.get(event.request)
+    if entry is None or entry.instance != event.instance:
+        return
+    _left(books, event.request)
+    entry.phase, entry.instance, entry.failed_once = Phase.WAITING, None, True
+
+
+def _ready(books: Books, event: InstanceReady) -> None:
+    instance = books.instances.get(event.instance)
+    if instance is None or instance.started is None or instance.ready is not None or instance.stop is not None:
+        return
+    if instance.broken:
+        return
+    instance.ready = event.at
+    instance.last_used = max(instance.last_used, event.at)
+    books.load_times.setdefault(instance.model, []).append(Duration(event.at - instance.started))
+
+
+def _broken(books: Books, identity: InstanceId) -> None:
+    instance = books.instances.get(identity)
+    if instance is None or instance.broken or instance.stop is not None or instance.killed:
+        return
+    instance.broken = True
+    if instance.ready is None:
+        books.failed_at[instance.model] = books.now
+
+
+def _order(books: Books, at: Instant, request: RequestId, order: OperatorOrder) -> None:
+    assert request not in books.orders, f"the suite gave order {request} twice at {at}"
+    books.orders[request] = order

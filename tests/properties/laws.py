@@ -1,0 +1,193 @@
+"""States the laws that hold of a whole step: its evictions, its queues, its wake-up, its number of commands."""
+
+from swapd.core.catalog import Mode, ModelSpec
+from swapd.core.commands import Command, Evicted, Reject, Transitioned
+from swapd.core.events import Event, RequestArrived, Tick
+from swapd.core.ids import Duration, Instant, ModelName, seconds
+from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.view import NodeView
+from tests.properties.books import Books, Instance, Phase
+from tests.properties.oracle import broken
+
+
+def protection_is_bounded(books: Books, before: Books, commands: tuple[Command, ...]) -> None:
+    """Spare a victim for its protection time, unless the one who needs its room has waited long enough."""
+    settings = books.catalog.settings
+    for note in _evictions(commands):
+        victim = before.instances.get(note.instance)
+        spec = books.catalog.models.get(note.model)
+        since = before.waits_since(note.successor) if note.successor else None
+        if since is None and note.successor:
+            since = books.waits_since(note.successor)
+        if victim is None or victim.ready is None or spec is None or since is None or victim.state is not State.READY:
+            continue
+        waited = books.now - since
+        if waited >= settings.drain_after or waited >= spec_drain_after(books, note.successor):
+            continue
+        patient = settings.protect_max_wait is None or waited < settings.protect_max_wait
+        if patient and books.now < victim.last_used + protection(books, spec):
+            broken("protection_is_bounded", f"{note}: last used {victim.last_used}, the successor waited {waited} ns")
+        residency = max(settings.min_residency, round(settings.min_residency_load_times * _load_time(books, spec)))
+        if books.now < victim.ready + residency:
+            broken("protection_is_bounded", f"{note}: ready since {victim.ready} only, {residency} ns are promised")
+
+
+def protection(books: Books, spec: ModelSpec) -> Duration:
+    """Return the least time since its last use that protects a model."""
+    configured = books.catalog.settings.protect
+    return min(_load_time(books, spec), seconds(120)) if configured is None else configured
+
+
+def spec_drain_after(books: Books, model: ModelName | None) -> Duration:
+    """Return a lower bound of when a model that waits may have others drained, so that its promise can be kept."""
+    spec = books.catalog.models.get(model) if model else None
+    if spec is None:
+        return Duration(0)
+    settings = books.catalog.settings
+    slowest = max([spec.load_estimate, *books.load_times.get(spec.name, [])[-5:]])
+    return Duration(max(0, spec.max_wait - slowest - settings.release_timeout - SLACK))
+
+
+#: what a core may add for stops and drains it expects when it starts early to keep a promise
+SLACK = seconds(60)
+
+
+def _load_time(books: Books, spec: ModelSpec) -> Duration:
+    return books.least_load_time(spec.name)
+
+
+def no_needless_eviction(books: Books, before: Books, commands: tuple[Command, ...]) -> None:
+    """Take a victim only where it stands in the way, and where no room was free without it."""
+    for note in commands:
+        if not isinstance(note, Transitioned) or note.before is not None or note.model not in books.catalog.models:
+            continue
+        victims = [before.instances[e.instance] for e in _evictions(commands) if e.successor == note.model]
+        spec = books.catalog.models[note.model]
+        claims = [i for i in before.instances.values() if i.spec is not None]
+        for victim in victims:
+            rest = [i for i in claims if i.id != victim.id and i not in victims and _promised(i)]
+            if not victim.gpus & note.gpus:
+                broken("no_needless_eviction", f"{victim} does not stand on {note}")
+            if all(books.fits(spec, gpu, beside=[*rest, victim]) for gpu in _indices(note)):
+                broken("no_needless_eviction", f"{note} fits beside {victim}")
+        quiet = not any(i.state in {State.DRAINING, State.RESERVED} for i in before.instances.values())
+        if victims and quiet and books.room(spec, beside=claims) >= spec.footprint.gpus:
+            broken("no_needless_eviction", f"{note} had room without {victims}")
+
+
+def infeasible_evicts_nobody(books: Books, event: Event, commands: tuple[Command, ...]) -> None:
+    """Refuse a model that pins or size keep out at once; let nobody leave for it."""
+    for note in _evictions(commands):
+        spec = books.catalog.models.get(note.successor) if note.successor else None
+        if spec is not None and not books.feasible(spec):
+            broken("infeasible_evicts_nobody", f"{note}: {note.successor} cannot fit")
+    if isinstance(event, RequestArrived) and event.model in books.catalog.models:
+        spec = books.catalog.models[event.model]
+        resident = any(i.model == event.model and i.state is not State.LEAKED for i in books.instances.values())
+        if not resident and not books.feasible(spec) and books.requests[event.request].phase is Phase.WAITING:
+            broken("infeasible_evicts_nobody", f"{event} waits although it cannot be placed")
+    for command in commands:
+        if isinstance(command, Reject) and command.reason is Rejection.ALL_PINNED:
+            spec = books.catalog.models.get(command.model)
+            if spec is None or books.feasible(spec):
+                broken("infeasible_evicts_nobody", f"{command}: pins do not stand in the way")
+
+
+def queue_bounded(books: Books, event: Event) -> None:
+    """Make no queue longer than its limit."""
+    if isinstance(event, RequestArrived) and event.model in books.catalog.models:
+        waiting, limit = len(books.waiting(event.model)), books.catalog.models[event.model].max_queue
+        if waiting > limit and books.requests[event.request].phase is Phase.WAITING:
+            broken("queue_bounded", f"{waiting} wait for {event.model}, allowed are {limit}")
+
+
+def commands_bounded(books: Books, before: Books, commands: tuple[Command, ...]) -> None:
+    """Order no more in one step than a few things for each request, order, instance and model there is."""
+    things = len(before.requests) + len(books.requests) + len(before.instances) + len(books.catalog.models)
+    if len(commands) > 16 + 6 * (things + len(books.orders)):
+        broken("commands_bounded", f"{len(commands)} commands for {things} things")
+
+
+def nothing_waits_beside_a_free_slot(books: Books) -> None:
+    """Let nobody wait while the model has a ready instance with a free slot."""
+    for instance in books.instances.values():
+        spec = books.catalog.models.get(instance.model)
+        if spec and instance.serves and len(instance.in_flight) < spec.concurrency and books.waiting(instance.model):
+            broken("nothing_dropped", f"{books.waiting(instance.model)[0]} waits beside {instance}")
+
+
+def nobody_waits_for_an_empty_node(books: Books) -> None:
+    """Load for whoever waits if nothing at all is on the node."""
+    if books.draining or books.catalog.settings.mode is Mode.MANUAL or books.instances:
+        return
+    for request in books.requests.values():
+        cooling = books.cooling_until.get(request.model, Instant(0)) > books.now
+        if request.phase is Phase.WAITING and not cooling:
+            broken("nothing_dropped", f"{request} waits, and the node is empty")
+
+
+def patience_ends(books: Books) -> None:
+    """Give room to a head that has waited out the protection if all residents are idle and unpinned."""
+    settings = books.catalog.settings
+    if books.draining or settings.mode is Mode.MANUAL or settings.protect_max_wait is None:
+        return
+    if settings.min_residency or settings.min_residency_load_times:
+        return
+    if not books.instances or not all(_idle(books, instance) for instance in books.instances.values()):
+        return
+    for request in books.requests.values():
+        spec = books.catalog.models.get(request.model)
+        cooling = books.cooling_until.get(request.model, Instant(0)) > books.now
+        if request.phase is not Phase.WAITING or spec is None or cooling or not books.feasible(spec):
+            continue
+        resident = any(i.model == request.model for i in books.instances.values())
+        if not resident and books.now - request.arrived > settings.protect_max_wait:
+            broken("protection_is_bounded", f"{request} still waits, and everybody else is idle")
+
+
+def deadlines_are_kept(books: Books, event: Event, next_wakeup: Instant | None) -> None:
+    """Let nobody wait beyond the published promise; wake up in time to say so."""
+    waiting = [r for r in books.requests.values() if r.phase is Phase.WAITING]
+    if isinstance(event, Tick):
+        late = [r for r in waiting if books.deadline(r) <= books.now and not r.failed_once]
+        if late:
+            broken("liveness", f"unanswered after their deadline: {late}")
+        if next_wakeup is not None and next_wakeup <= books.now:
+            broken("commands_bounded", f"woken at {books.now}, the core wants to be woken at {next_wakeup}")
+    first = min((books.deadline(r) for r in waiting if not r.failed_once), default=None)
+    if first is not None and (next_wakeup is None or next_wakeup > max(first, books.now)):
+        broken("liveness", f"next wake-up at {next_wakeup}, a deadline at {first}")
+
+
+def nothing_dropped(books: Books, view: NodeView) -> None:
+    """Know of exactly the requests that wait and are served."""
+    for model in view.models:
+        queued, waiting = sum(model.queued.values()), len(books.waiting(model.model))
+        if queued != waiting:
+            broken("nothing_dropped", f"{model.model}: in the core's queue {queued}, clients that wait {waiting}")
+    for instance in view.instances:
+        served = [r for r in books.instances[instance.instance].in_flight if not books.requests[r].cut]
+        if instance.in_flight != len(served):
+            broken("nothing_dropped", f"{instance} serves {served}")
+    known = {model.model for model in view.models}
+    lost = [r for r in books.requests.values() if r.phase is Phase.WAITING and r.model not in known]
+    if lost:
+        broken("nothing_dropped", f"the core does not know the models of {lost}")
+
+
+def _evictions(commands: tuple[Command, ...]) -> list[Evicted]:
+    return [c for c in commands if isinstance(c, Evicted) and c.cause is UnloadCause.EVICTED]
+
+
+def _promised(instance: Instance) -> bool:
+    """Whether an instance's room is not about to become free by itself."""
+    return instance.state in {State.READY, State.LOADING, State.LEAKED}
+
+
+def _idle(books: Books, instance: Instance) -> bool:
+    quiet = instance.serves and not instance.in_flight
+    return quiet and not books.pinned(instance.model) and not books.waiting(instance.model)
+
+
+def _indices(note: Transitioned) -> list[int]:
+    return [gpu for gpu in range(note.gpus.bit_length()) if note.gpus >> gpu & 1]

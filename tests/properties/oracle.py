@@ -1,0 +1,236 @@
+"""Judges a core from outside: each command by the suite's own books, and the whole after each step.
+
+Law names are those of the architecture page. The books know only events and commands; the core's own view is read in
+one place, to compare it with the books (``laws.nothing_dropped``).
+"""
+
+from typing import NoReturn, assert_never
+
+from swapd.core.catalog import Catalog, Mode
+from swapd.core.commands import (
+    Answer,
+    Check,
+    Command,
+    CoolingDown,
+    Cut,
+    Evicted,
+    EvictionBlocked,
+    Grant,
+    Kill,
+    LoadFinished,
+    Reject,
+    StaleFact,
+    Start,
+    Stop,
+    Transitioned,
+    VerdictChanged,
+)
+from swapd.core.events import Event
+from swapd.core.ids import gpu_indices, seconds
+from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.topology import NodeTopology
+from tests.properties.books import Books, Instance, Phase
+from tests.properties.hearing import hear
+
+TRANSITIONS = {
+    None: {State.RESERVED},
+    State.RESERVED: {State.LOADING, State.GONE},
+    State.LOADING: {State.READY, State.UNLOADING},
+    State.READY: {State.DRAINING, State.UNLOADING},
+    State.DRAINING: {State.UNLOADING, State.READY},
+    State.UNLOADING: {State.GONE, State.LEAKED},
+    State.LEAKED: {State.GONE},
+}
+"""The life of an instance without engine sleep; DRAINING → READY when the drain is called off."""
+
+_AT_ONCE = frozenset({UnloadCause.EXITED, UnloadCause.UNRESPONSIVE, UnloadCause.LOAD_FAILED, UnloadCause.LOAD_ABORTED})
+"""Causes for which an instance stops whoever is in flight: nobody can be served by it any more."""
+
+
+COOL_DOWN = seconds(10)
+"""The first cool-down after a failed load; later ones are longer."""
+
+
+class BrokenLawError(AssertionError):
+    """The core broke a law."""
+
+
+def broken(law: str, detail: str) -> NoReturn:
+    """Raise with the law's name."""
+    raise BrokenLawError(f"{law}: {detail}")
+
+
+class Oracle:
+    """An observer of a core that raises at the first broken law."""
+
+    def __init__(self, topology: NodeTopology, catalog: Catalog) -> None:
+        self.books = Books(topology, catalog)
+
+    def __call__(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Judge one step."""
+        hear(self.books, event)
+        for command in commands:
+            self._judge(command)
+
+    def _judge(self, command: Command) -> None:
+        match command:
+            case Grant():
+                self._grant(command)
+            case Reject():
+                self._reject(command)
+            case Cut():
+                self._cut(command)
+            case Start():
+                self._start(command)
+            case Check():
+                self._check(command)
+            case Stop():
+                self._stop(command)
+            case Kill():
+                self._kill(command)
+            case Answer():
+                order = self.books.orders.get(command.request)
+                if order is None or order.answered:
+                    broken("answered_exactly_once", f"{command} answers no open order")
+                order.answered = True
+            case Transitioned():
+                self._transition(command)
+            case CoolingDown():
+                self.books.cooling_until[command.model] = command.until
+            case Evicted():
+                self._evicted(command)
+            case LoadFinished() | EvictionBlocked() | VerdictChanged() | StaleFact():
+                pass
+            case _:
+                assert_never(command)
+
+    def _grant(self, order: Grant) -> None:
+        books = self.books
+        request, instance = books.requests.get(order.request), books.instances.get(order.instance)
+        if request is None or request.phase is not Phase.WAITING:
+            broken("answered_exactly_once", f"{order}: the request is not waiting")
+        if instance is None or not instance.serves or instance.model != request.model:
+            broken("only_ready_serves", f"{order}: {instance} does not serve {request.model}")
+        spec = books.catalog.models.get(order.model, instance.spec)
+        if spec is None or len(instance.in_flight) >= spec.concurrency:
+            broken("only_ready_serves", f"{order}: {len(instance.in_flight)} are in flight already")
+        if order.waited != books.now - request.arrived:
+            broken("answered_exactly_once", f"{order}: it waited {books.now - request.arrived}")
+        request.phase, request.instance = Phase.GRANTED, order.instance
+        instance.in_flight.add(order.request)
+
+    def _reject(self, order: Reject) -> None:
+        books = self.books
+        request = books.requests.get(order.request)
+        if request is None or request.phase is not Phase.WAITING:
+            broken("answered_exactly_once", f"{order}: the request is not waiting")
+        spec = books.catalog.models.get(request.model)
+        if order.reason is Rejection.QUEUE_FULL and (spec is None or len(books.waiting(spec.name)) <= spec.max_queue):
+            broken("queue_bounded", f"{order}: {len(books.waiting(request.model)) - 1} wait, which is below the limit")
+        if order.reason is Rejection.WAIT_TIMEOUT and books.now < books.deadline(request):
+            broken("answered_exactly_once", f"{order}: refused for its wait before {books.deadline(request)}")
+        if order.reason is Rejection.ETA_EXCEEDS_MAX_WAIT:
+            books.refused_for_eta.add(request.model)
+        request.phase = Phase.REJECTED
+
+    def _cut(self, order: Cut) -> None:
+        request = self.books.requests.get(order.request)
+        if request is None or request.phase is not Phase.GRANTED or request.cut:
+            broken("answered_exactly_once", f"{order}: the request is not being served, or was cut before")
+        request.cut = True
+
+    def _start(self, order: Start) -> None:
+        books = self.books
+        instance = books.instances.get(order.instance)
+        if instance is None or instance.started is not None:
+            broken("legal_transitions_only", f"{order}: not reserved, or started before")
+        if instance.gpus != order.gpus or order.gpus.bit_count() != order.spec.footprint.gpus:
+            broken("no_overcommit", f"{order}: reserved were {instance.gpus:b}")
+        for gpu in gpu_indices(order.gpus):
+            if not books.fits(order.spec, gpu, beside=books.holders(gpu)):
+                broken("no_overcommit", f"{order}: GPU {gpu} is held by {books.holders(gpu)}")
+        twins = [i for i in books.instances.values() if i.model == instance.model and i.started and not _leaving(i)]
+        if twins:
+            broken("one_instance_per_model", f"{order}: beside {twins}")
+        self._wanted(order)
+        if books.now < books.failed_at.get(instance.model, -COOL_DOWN) + COOL_DOWN:
+            broken("cool_down", f"{order}: its last load failed at {books.failed_at[instance.model]}")
+        instance.spec, instance.started, instance.holds_memory = order.spec, books.now, True
+
+    def _wanted(self, order: Start) -> None:
+        books, model = self.books, order.spec.name
+        by_operator = books.load_orders(model) or books.pinned(model)
+        by_client = books.waiting(model) or model in books.refused_for_eta
+        books.refused_for_eta.discard(model)
+        if not by_operator and not by_client and model not in books.wishes:
+            broken("cancelled_never_loads", f"{order}: nobody waits for it")
+
+    def _check(self, order: Check) -> None:
+        instance = self.books.instances.get(order.instance)
+        if instance is None or instance.started is None or instance.stop is not None or instance.killed:
+            broken("commands_bounded", f"{order}: there is nothing to check")
+        if instance.checks:
+            broken("commands_bounded", f"{order}: a check is under way")
+        instance.checks += 1
+
+    def _stop(self, order: Stop) -> None:
+        instance = self.books.instances.get(order.instance)
+        if instance is None or instance.started is None or instance.stop is not None or instance.killed:
+            broken("commands_bounded", f"{order}: never started, or stopped before")
+        uncut = [request for request in instance.in_flight if not self.books.requests[request].cut]
+        if uncut and not instance.broken and order.cause not in _AT_ONCE:
+            broken("never_evict_in_flight", f"{order}: {uncut} are in flight")
+        instance.stop = order.cause
+        if order.cause is UnloadCause.CHANGED:
+            self.books.wishes.add(instance.model)
+        if order.cause is UnloadCause.LOAD_FAILED:
+            self.books.failed_at.setdefault(instance.model, self.books.now)
+
+    def _kill(self, order: Kill) -> None:
+        instance = self.books.instances.get(order.instance)
+        if instance is None or instance.started is None or instance.killed:
+            broken("commands_bounded", f"{order}: never started, or killed before")
+        if not instance.broken and instance.stop is None:
+            broken("commands_bounded", f"{order}: it was not asked to stop before")
+        if instance.signalled is not None and instance.spec is not None and not instance.broken:
+            grace_end = instance.signalled + instance.spec.stop_grace
+            if self.books.now < grace_end:
+                broken("commands_bounded", f"{order}: its grace lasts until {grace_end}")
+        instance.killed = True
+
+    def _evicted(self, note: Evicted) -> None:
+        if note.cause in {UnloadCause.EVICTED, UnloadCause.IDLE} and self.books.pinned(note.model):
+            broken("never_evict_pinned", f"{note}")
+
+    def _transition(self, note: Transitioned) -> None:
+        books = self.books
+        instance = books.instances.get(note.instance)
+        before = instance.state if instance else None
+        if note.before != before or note.after not in TRANSITIONS.get(before, set()):
+            broken("legal_transitions_only", f"{note}: it was {before}")
+        if instance is None:
+            if note.instance in books.seen:
+                broken("legal_transitions_only", f"{note}: the id was used before")
+            books.seen.add(note.instance)
+            self._booked(note)
+            spec = books.catalog.models.get(note.model)
+            instance = Instance(note.instance, note.model, note.gpus, note.after, books.now, spec=spec)
+            books.instances[note.instance] = instance
+        instance.state, instance.since = note.after, books.now
+        if note.after is State.GONE:
+            if instance.holds_memory:
+                broken("no_overcommit", f"{note}: its memory was not reported free")
+            del books.instances[note.instance]
+
+    def _booked(self, note: Transitioned) -> None:
+        books = self.books
+        asked = books.load_orders(note.model) or note.model in books.wishes
+        if books.draining:
+            broken("legal_transitions_only", f"{note}: the node is leaving service")
+        if books.catalog.settings.mode is Mode.MANUAL and not asked:
+            broken("cancelled_never_loads", f"{note}: in manual mode nothing loads by itself")
+
+
+def _leaving(instance: Instance) -> bool:
+    """Whether an instance counts no more as its model's one: it is dead or has been told to go."""
+    return instance.broken or instance.stop is not None or instance.killed or instance.state is State.LEAKED

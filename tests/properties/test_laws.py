@@ -1,0 +1,87 @@
+"""The laws hold whatever the world says, in whatever order: Hypothesis leads the talk and shrinks what breaks one."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from typing_extensions import override
+
+from tests.properties.dialogue import Dialogue
+from tests.properties.nodes import ORIGINS, variants
+
+small = st.integers(0, 15)
+span = st.sampled_from((1, 100, 1_000, 3_000, 9_000, 30_000))
+
+
+class Talk(RuleBasedStateMachine):
+    """Every rule is one move; the watch judges each step, the teardown demands rest and an exact replay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.talk: Dialogue | None = None
+
+    @initialize(node=st.sampled_from(range(len(ORIGINS))))
+    def begin(self, node: int) -> None:
+        origin = ORIGINS[node]
+        self.talk = Dialogue(origin, variants(origin.catalog))
+
+    @property
+    def core(self) -> Dialogue:
+        assert self.talk is not None
+        return self.talk
+
+    @rule(model=small, priority=st.integers(0, 2))
+    def request_arrives(self, model: int, priority: int) -> None:
+        self.core.arrive(model, priority)
+
+    @rule(model=small, gap=span)
+    def request_arrives_later(self, model: int, gap: int) -> None:
+        self.core.pass_time(gap)
+        self.core.arrive(model)
+
+    @rule(which=small, outcome=st.integers(0, 2))
+    def request_ends(self, which: int, outcome: int) -> None:
+        self.core.end(which, outcome)
+
+    @rule(which=small, fact=small)
+    def shell_reports(self, which: int, fact: int) -> None:
+        self.core.report(which, fact)
+
+    @rule(which=small, fact=small)
+    def shell_reports_more(self, which: int, fact: int) -> None:
+        self.core.report(which, fact)
+
+    @rule(gap=span)
+    def time_passes(self, gap: int) -> None:
+        self.core.pass_time(gap)
+
+    @rule(gap=span)
+    def wakeup_comes_late(self, gap: int) -> None:
+        self.core.oversleep(gap)
+
+    @rule(which=small)
+    def upstream_fails(self, which: int) -> None:
+        self.core.fail_upstream(which)
+
+    @rule(kind=st.integers(0, 6), model=small)
+    def operator_orders(self, kind: int, model: int) -> None:
+        self.core.order(kind, model)
+
+    @rule(variant=st.integers(0, 7))
+    def node_drains_or_returns(self, variant: int) -> None:
+        self.core.drain_node(variant)
+
+    @rule(variant=small)
+    def configuration_changes(self, variant: int) -> None:
+        self.core.reconfigure(variant)
+
+    @rule(which=st.integers(0, 99))
+    def old_fact_comes_again(self, which: int) -> None:
+        self.core.repeat_old_fact(which)
+
+    @override
+    def teardown(self) -> None:
+        if self.talk is not None:
+            self.talk.settle()
+            self.talk.empty()
+
+
+TestTalk = Talk.TestCase

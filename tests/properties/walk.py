@@ -1,0 +1,35 @@
+"""Takes a random walk through the moves of a dialogue; the same seed takes the same walk."""
+
+import random
+from collections.abc import Callable
+
+from tests.properties.dialogue import Dialogue
+from tests.properties.nodes import ORIGINS, variants
+
+#: moves with the weight each has in a walk
+MOVES: tuple[tuple[int, Callable[[Dialogue, random.Random], None]], ...] = (
+    (30, lambda talk, chance: talk.arrive(chance.randrange(64), chance.randrange(3))),
+    (12, lambda talk, chance: talk.end(chance.randrange(64), chance.randrange(3))),
+    (30, lambda talk, chance: talk.report(chance.randrange(64), chance.randrange(64))),
+    (18, lambda talk, chance: talk.pass_time(chance.choice((1, 100, 1_000, 3_000, 9_000, 30_000)))),
+    (3, lambda talk, chance: talk.fail_upstream(chance.randrange(64))),
+    (1, lambda talk, chance: talk.oversleep(chance.choice((10, 5_000, 70_000)))),
+    (3, lambda talk, chance: talk.order(chance.randrange(7), chance.randrange(64))),
+    (1, lambda talk, chance: talk.drain_node(chance.randrange(8))),
+    (1, lambda talk, chance: talk.reconfigure(chance.randrange(64))),
+    (2, lambda talk, chance: talk.repeat_old_fact(chance.randrange(640))),
+)
+
+
+def walk(seed: int, *, steps: int = 150) -> Dialogue:
+    """Take one walk over one of the nodes, bring it to rest, and return the dialogue."""
+    chance = random.Random(seed)
+    origin = ORIGINS[seed % len(ORIGINS)]
+    talk = Dialogue(origin, variants(origin.catalog))
+    weights = [weight for weight, _ in MOVES]
+    for _ in range(steps):
+        _, move = chance.choices(MOVES, weights)[0]
+        move(talk, chance)
+    talk.settle()
+    talk.empty()
+    return talk

@@ -1,0 +1,56 @@
+"""Watches one core: after each step every law is checked, from outside by the oracle and from inside by ``check``."""
+
+from swapd.core.commands import Command
+from swapd.core.events import Event
+from swapd.core.scheduler import Scheduler
+from swapd.sim.replay import Origin, Recording
+from tests.properties import laws
+from tests.properties.books import Books, Phase
+from tests.properties.oracle import Oracle, broken
+
+
+class Watch:
+    """An observer of the virtual node, and of the dialogue, that raises at the first broken law."""
+
+    def __init__(self, origin: Origin, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.oracle = Oracle(origin.topology, origin.catalog)
+        self.recording = Recording(origin)
+
+    @property
+    def books(self) -> Books:
+        """The suite's own books."""
+        return self.oracle.books
+
+    def __call__(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Judge one step."""
+        self.recording(event, commands)
+        before = self.books.snapshot()
+        self.oracle(event, commands)
+        books = self.books
+        laws.protection_is_bounded(books, before, commands)
+        laws.no_needless_eviction(books, before, commands)
+        laws.infeasible_evicts_nobody(books, event, commands)
+        laws.queue_bounded(books, event)
+        laws.commands_bounded(books, before, commands)
+        laws.nothing_waits_beside_a_free_slot(books)
+        laws.nobody_waits_for_an_empty_node(books)
+        laws.patience_ends(books)
+        laws.deadlines_are_kept(books, event, self.scheduler.next_wakeup)
+        laws.nothing_dropped(books, self.scheduler.view())
+        self.scheduler.check()
+
+    def liveness(self) -> None:
+        """Demand that nobody waits any more: every request and every order was answered."""
+        waiting = [r for r in self.books.requests.values() if r.phase is not Phase.REJECTED]
+        if waiting:
+            broken("liveness", f"never ended: {waiting}")
+        unanswered = {key: order for key, order in self.books.orders.items() if not order.answered}
+        if unanswered:
+            broken("liveness", f"operators without an answer: {unanswered}")
+
+    def replay_is_exact(self) -> None:
+        """Demand that the same events give the same commands once more."""
+        difference = self.recording.difference()
+        if difference is not None:
+            broken("replay_is_exact", f"{difference}")
