@@ -54,6 +54,7 @@ class _Connection(http.client.HTTPConnection):
     def __init__(self, connected: socket.socket, path: Path) -> None:
         super().__init__("localhost")
         self.sock = connected
+        self.stream = connected  # stays when the last response takes the connection over
         self.path = path
 
     @override
@@ -85,12 +86,14 @@ def status(admin: Path | None) -> Json:
 
 def events(admin: Path | None) -> Iterator[bytes]:
     """Yield the daemon's events, one JSON line each, until it ends. Raises RefusedError, UnreachableError."""
-    with contextlib.closing(_connect(admin)) as connection:
-        response = _response(connection, "GET", "/v1/events", None)
+    with (
+        contextlib.closing(_connect(admin)) as connection,
+        _response(connection, "GET", "/v1/events", None) as response,
+    ):
         if response.headers.get_content_type() != _NDJSON:
             answer = _json(connection, response)
             raise RefusedError(printable(answer["detail"])) if "detail" in answer else _stranger(connection)
-        connection.sock.settimeout(None)
+        connection.stream.settimeout(None)
         # an error is the end as well: the daemon has gone
         with contextlib.suppress(OSError, http.client.HTTPException):
             while line := response.readline():
@@ -128,8 +131,9 @@ def _connect(admin: Path | None) -> _Connection:
 
 
 def _ask(connection: _Connection, method: str, path: str, body: Json | None, *, wait_s: float | None) -> Json:
-    connection.sock.settimeout(wait_s)
-    return _json(connection, _response(connection, method, path, body))
+    connection.stream.settimeout(wait_s)
+    with _response(connection, method, path, body) as response:
+        return _json(connection, response)
 
 
 def _response(connection: _Connection, method: str, path: str, body: Json | None) -> http.client.HTTPResponse:
@@ -142,6 +146,8 @@ def _response(connection: _Connection, method: str, path: str, body: Json | None
 
 
 def _json(connection: _Connection, response: http.client.HTTPResponse) -> Json:
+    if response.status >= http.client.INTERNAL_SERVER_ERROR:
+        raise RefusedError(f"the daemon failed to answer (status {response.status}); its log says why")
     try:
         answer = json.loads(response.read())
     except (OSError, http.client.HTTPException) as error:

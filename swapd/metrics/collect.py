@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import assert_never
+from typing import Final, assert_never
 
 from swapd.core.commands import (
     CoolingDown,
@@ -28,10 +28,38 @@ from swapd.metrics.page import Renderer, Snapshot
 from swapd.metrics.registry import UNKNOWN_MODEL
 from swapd.metrics.slots import Slots
 
+MAX_PAGES: Final = 8
+"""Pages that may be waited for at once; a scraper that asks faster than they are made gets none."""
+
 _LOST = frozenset({UnloadCause.EXITED, UnloadCause.UNRESPONSIVE})
 """Causes that are no decision: the model server was lost."""
 
 _START = {False: "resident", True: "cold_start"}
+
+
+_CODES = tuple(str(code) for code in range(600))
+
+
+class TooManyScrapesError(Exception):
+    """Pages are asked for faster than they can be made."""
+
+
+class _Ends:
+    """What each request's end may touch, looked up once."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.requests = slots.counter("swapd_requests_total")
+        self.duration = slots.timings("swapd_request_duration_seconds")
+        self.queue_wait = slots.timings("swapd_queue_wait_seconds")
+        self.model_queue_wait = slots.timings("swapd_model_queue_wait_seconds")
+        self.first_byte = slots.timings("swapd_time_to_first_byte_seconds")
+        self.model_first_byte = slots.timings("swapd_model_time_to_first_byte_seconds")
+        self.broken = slots.counter("swapd_streams_broken_total")
+        self.cut = slots.counter("swapd_requests_cut_total")
+        self.rejections = slots.counter("swapd_rejections_total")
+        self.promise = slots.counter("swapd_cold_start_promise_total")
+        self.prompt_tokens = slots.counter("swapd_model_prompt_tokens_total")
+        self.completion_tokens = slots.counter("swapd_model_completion_tokens_total")
 
 
 class Metrics:
@@ -56,9 +84,11 @@ class Metrics:
         self._wall = wall
         self._models: frozenset[str] = frozenset()
         self._slots = Slots(lambda name: name not in NODE_METRICS)
+        self._ends = _Ends(self._slots)
         self._config_ok = False
         self._config_applied_s = 0.0
         self._renderer = Renderer()
+        self._pages = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swapd-metrics")
 
     def configure(self, names: Iterable[ModelName]) -> None:
@@ -80,9 +110,9 @@ class Metrics:
             case Evicted(model=model, cause=cause):
                 lost = cause in _LOST
                 name = "swapd_model_server_restarts_total" if lost else "swapd_evictions_total"
-                self._slots.add(name, (self._label(model), cause.value))
+                self._slots.counter(name).add((self._label(model), cause.value))
             case EvictionBlocked(block=block):
-                self._slots.add("swapd_eviction_blocked_total", (block.value,))
+                self._slots.counter("swapd_eviction_blocked_total").add((block.value,))
             case Transitioned() | VerdictChanged() | CoolingDown() | StaleFact():
                 pass  # read from the snapshot
             case _:
@@ -111,50 +141,57 @@ class Metrics:
         ``None`` when the engine sent no byte. ``promise_kept`` says of a request that waited for a load whether its
         first byte came within the model's max_wait.
         """
-        slots, label, start = self._slots, self._label(model), _START[cold_start]
-        slots.add("swapd_requests_total", (label, str(code), start))
-        slots.observe("swapd_request_duration_seconds", (start,), duration / SECOND)
+        ends, label, start = self._ends, self._label(model), _START[cold_start]
+        ends.requests.add((label, _CODES[code] if 0 <= code < len(_CODES) else str(code), start))
+        ends.duration.observe((start,), duration / SECOND)
         if queue_wait is not None:
-            slots.observe("swapd_queue_wait_seconds", (start,), queue_wait / SECOND)
-            slots.observe("swapd_model_queue_wait_seconds", (label,), queue_wait / SECOND)
+            ends.queue_wait.observe((start,), queue_wait / SECOND)
+            ends.model_queue_wait.observe((label,), queue_wait / SECOND)
         if first_byte is not None:
-            slots.observe("swapd_time_to_first_byte_seconds", (start,), first_byte / SECOND)
-            slots.observe("swapd_model_time_to_first_byte_seconds", (label,), first_byte / SECOND)
+            ends.first_byte.observe((start,), first_byte / SECOND)
+            ends.model_first_byte.observe((label,), first_byte / SECOND)
             if outcome is Outcome.UPSTREAM_FAILED:
-                slots.add("swapd_streams_broken_total", (label,))
+                ends.broken.add((label,))
         if outcome is Outcome.CUT:
-            slots.add("swapd_requests_cut_total", (label,))
+            ends.cut.add((label,))
         if reason is not None:
-            slots.add("swapd_rejections_total", (label, reason.value))
+            ends.rejections.add((label, reason.value))
         if promise_kept is not None:
-            slots.add("swapd_cold_start_promise_total", (label, "true" if promise_kept else "false"))
+            ends.promise.add((label, "true" if promise_kept else "false"))
         if prompt_tokens is not None:
-            slots.add("swapd_model_prompt_tokens_total", (label,), prompt_tokens)
+            ends.prompt_tokens.add((label,), prompt_tokens)
         if completion_tokens is not None:
-            slots.add("swapd_model_completion_tokens_total", (label,), completion_tokens)
+            ends.completion_tokens.add((label,), completion_tokens)
 
     async def page(self, accept: str) -> tuple[bytes, str]:
-        """Return the page and its content type for an ``Accept`` header."""
+        """Return the page and its content type for an ``Accept`` header. Raises TooManyScrapesError."""
+        if self._pages >= MAX_PAGES:
+            raise TooManyScrapesError(f"{MAX_PAGES} scrapes are being answered; scrape less often")
         snapshot = Snapshot(now=self._now_values(), slots=self._slots.freeze())
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._renderer.render, snapshot, accept)
+        self._pages += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._renderer.render, snapshot, accept)
+        finally:
+            self._pages -= 1
 
     def close(self) -> None:
         """End the rendering thread; a page that has begun is finished."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _label(self, model: str | None) -> str:
-        return model if model in self._models and model is not None else UNKNOWN_MODEL
+        return model if model is not None and model in self._models else UNKNOWN_MODEL
 
     def _load_finished(self, note: LoadFinished) -> None:
         label = self._label(note.model)
-        self._slots.add("swapd_model_loads_total", (label, note.result.value))
+        self._slots.counter("swapd_model_loads_total").add((label, note.result.value))
         if note.result is not LoadResult.READY:
             return
-        self._slots.observe("swapd_model_load_duration_seconds", (label,), note.duration / SECOND)
+        self._slots.timings("swapd_model_load_duration_seconds").observe((label,), note.duration / SECOND)
         for stage, duration in note.stages.items():
-            self._slots.observe("swapd_load_stage_duration_seconds", (stage.value,), duration / SECOND)
+            self._slots.timings("swapd_load_stage_duration_seconds").observe((stage.value,), duration / SECOND)
         if note.victims:
-            self._slots.add("swapd_swaps_total")
+            self._slots.counter("swapd_swaps_total").add()
 
     def _now_values(self) -> Now:
         return Now(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from swapd.core.ids import SECOND, Duration
-from swapd.metrics.collect import Metrics
+from swapd.metrics.collect import Metrics, TooManyScrapesError
 
 LIVE_WITHIN = Duration(30 * SECOND)
 """An older stamp of the event loop is a hang."""
@@ -24,7 +24,10 @@ def metrics_app(
     """
 
     async def page(request: web.Request) -> web.Response:
-        body, content_type = await metrics.page(request.headers.get("Accept", ""))
+        try:
+            body, content_type = await metrics.page(request.headers.get("Accept", ""))
+        except TooManyScrapesError as error:
+            return web.Response(status=503, text=f"{error}\n")
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def livez(_: web.Request) -> web.Response:

@@ -34,7 +34,22 @@ class _Series:
         self.sum_seconds = 0.0
 
 
-class _Timings:
+class Counter:
+    """One counter; for paths where even the look-up of its name counts."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[Labels, float] = {}
+
+    def add(self, labels: Labels = NO_LABELS, by: float = 1) -> None:
+        """Add ``by``, which is not negative."""
+        self.values[labels] = self.values.get(labels, 0) + by
+
+
+class Timings:
+    """One histogram or summary."""
+
     __slots__ = ("bounds", "series")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
@@ -42,6 +57,7 @@ class _Timings:
         self.series: dict[Labels, _Series] = {}
 
     def observe(self, labels: Labels, seconds: float) -> None:
+        """Add an observation."""
         series = self.series.get(labels)
         if series is None:
             series = self.series[labels] = _Series(len(self.bounds))
@@ -65,23 +81,22 @@ class Slots:
     def __init__(self, admits: Callable[[str], bool]) -> None:
         """``admits`` says of a metric's name whether it is fed here (the others come from the snapshot)."""
         fed = [metric for metric in METRICS if admits(metric.name)]
-        self._counters: dict[str, dict[Labels, float]] = {m.name: {} for m in fed if m.kind is Kind.COUNTER}
-        self._timings = {m.name: _Timings(m.buckets) for m in fed if m.kind in {Kind.HISTOGRAM, Kind.SUMMARY}}
+        self._counters = {m.name: Counter() for m in fed if m.kind is Kind.COUNTER}
+        self._timings = {m.name: Timings(m.buckets) for m in fed if m.kind in {Kind.HISTOGRAM, Kind.SUMMARY}}
 
-    def add(self, name: str, labels: Labels = NO_LABELS, by: float = 1) -> None:
-        """Add to a counter; ``KeyError`` for a name that is not declared as one."""
-        values = self._counters[name]
-        values[labels] = values.get(labels, 0) + by
+    def counter(self, name: str) -> Counter:
+        """Return a counter; ``KeyError`` for a name that is not declared as one."""
+        return self._counters[name]
 
-    def observe(self, name: str, labels: Labels, seconds: float) -> None:
-        """Add an observation to a histogram or summary; ``KeyError`` for a name that is not declared as one."""
-        self._timings[name].observe(labels, seconds)
+    def timings(self, name: str) -> Timings:
+        """Return a histogram or summary; ``KeyError`` for a name that is not declared as one."""
+        return self._timings[name]
 
     def keep_models(self, models: Iterable[str]) -> None:
         """Remove every series whose label ``model`` is not among ``models``."""
         kept = frozenset(models)
         tables: dict[str, dict[Labels, float] | dict[Labels, _Series]] = {
-            **self._counters,
+            **{name: counter.values for name, counter in self._counters.items()},
             **{name: timings.series for name, timings in self._timings.items()},
         }
         for name, table in tables.items():
@@ -95,7 +110,7 @@ class Slots:
     def freeze(self) -> FrozenSlots:
         """Return a copy that no longer changes."""
         return FrozenSlots(
-            counters={name: dict(values) for name, values in self._counters.items()},
+            counters={name: dict(counter.values) for name, counter in self._counters.items()},
             timings={
                 name: {
                     labels: Timing(tuple(series.counts), series.count, series.sum_seconds)

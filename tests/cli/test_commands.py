@@ -192,6 +192,18 @@ async def test_the_option_comes_before_the_environment(path: Path) -> None:
         assert done.exit_code == 0
 
 
+async def test_a_daemon_that_fails_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node(path) as daemon:
+
+        def fail() -> dict[str, object]:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(daemon.control, "status", fail)
+        done = await daemon.swapd("status")
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr == "Error: the daemon failed to answer (status 500); its log says why\n"
+
+
 @pytest.fixture
 def stranger(path: Path) -> Iterator[list[bytes]]:
     """Something else listens on the socket and answers every connection with the given bytes."""

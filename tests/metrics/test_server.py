@@ -1,6 +1,8 @@
 """The metrics port: probes and pages."""
 
 import asyncio
+import itertools
+import threading
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -9,6 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from swapd.core.ids import Instant
+from swapd.metrics import page
+from swapd.metrics.collect import MAX_PAGES
 from swapd.metrics.heartbeat import PERIOD, Heartbeat
 from swapd.metrics.server import metrics_app
 from tests.metrics.bench import Bench, seconds
@@ -30,6 +34,25 @@ async def test_metrics_answers_with_the_page_and_its_type(client: Client) -> Non
     assert response.status == 200
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "swapd_build_info" in await response.text()
+
+
+async def test_scrapes_that_come_faster_than_pages_are_made_are_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, choose = threading.Event(), page.choose_encoder
+
+    def slow(accept: str) -> object:
+        assert made.wait(60)
+        return choose(accept)
+
+    monkeypatch.setattr(page, "choose_encoder", slow)
+    scrapes = [asyncio.ensure_future(client.get("/metrics")) for _ in range(MAX_PAGES + 2)]
+    refused = [await first for first in itertools.islice(asyncio.as_completed(scrapes), 2)]
+    assert [response.status for response in refused] == [503, 503]
+    assert await refused[0].text() == f"{MAX_PAGES} scrapes are being answered; scrape less often\n"
+    made.set()
+    answers = [response.status for response in await asyncio.gather(*scrapes)]
+    assert sorted(answers) == [200] * MAX_PAGES + [503] * 2
 
 
 async def test_livez_asks_for_the_stamp_of_the_event_loop_and_nothing_else(bench: Bench, client: Client) -> None:
