@@ -10,6 +10,7 @@ import itertools
 import random
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -36,6 +37,7 @@ from swapd.aio.supervise import Tasks
 from swapd.config import paths
 from swapd.config.compile import compile_catalog, compile_topology
 from swapd.config.load import Loaded, load
+from swapd.config.ports import reserved_ports
 from swapd.config.problems import ConfigError
 from swapd.config.schema import OnExit, Settings
 from swapd.config.units import Listen
@@ -84,28 +86,51 @@ def run(config: Path, *, log_format: logs.LogFormat, log_level: str) -> int:
 async def _serve(loaded: Loaded) -> int:
     for warning in loaded.warnings:
         _log.warning("config_warning", detail=str(warning))
-    state_path = paths.state_path(loaded.settings)
-    history = History(state_path, report=lambda trouble: _log.warning("history", detail=trouble))
+    try:
+        places = Places(
+            state=paths.state_path(loaded.settings),
+            logs=paths.log_dir(loaded.settings),
+            admin=paths.admin_socket(loaded.settings),
+        )
+    except paths.PathError as error:
+        return _cannot_start(error)
+    history = History(places.state, report=lambda trouble: _log.warning("history", detail=trouble))
     await history.start()
-    daemon = Daemon(loaded, history, state_path.parent)
+    daemon = Daemon(loaded, history, places)
     try:
         await daemon.open()
     except (OSError, AdminSocketError) as error:
-        _log.error("cannot_start", detail=str(error))
         await daemon.leave(force=True)
-        return _EXIT_FAILED
+        return _cannot_start(error)
     return await daemon.live()
+
+
+def _cannot_start(error: Exception) -> int:
+    _log.error("cannot_start", detail=str(error))
+    return _EXIT_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the daemon keeps its files."""
+
+    #: SQLite file
+    state: Path
+    #: directory of the engines' output
+    logs: Path
+    #: Unix socket
+    admin: Path
 
 
 class Daemon:
     """All rooms of one running daemon."""
 
-    def __init__(self, loaded: Loaded, history: History, state_dir: Path) -> None:
+    def __init__(self, loaded: Loaded, history: History, places: Places) -> None:
         """Compose everything; nothing runs and nothing listens yet."""
         settings = loaded.settings
         self._settings = settings
         self._history = history
-        self._state_dir = state_dir
+        self._places = places
         self._started_at = _now()
         self._tasks = Tasks()
         self._signals = Signals()
@@ -117,7 +142,9 @@ class Daemon:
         self._directory = Directory(settings, created=int(time.time()))
         self._scheduler = Scheduler(topology, catalog, _now(), history.first_instance())
         self._recorder = FlightRecorder()
-        self._instances = Instances(post=self._post, now=_now, tasks=self._tasks, settings=_instance_settings(settings))
+        self._instances = Instances(
+            post=self._post, now=_now, tasks=self._tasks, settings=_instance_settings(settings, places.logs)
+        )
         self._metrics = Metrics(view=self.view, now=_now, not_ready=self.not_ready, version=__version__)
         self._metrics.configure(self._directory.names)
         self._metrics.config_reloaded(ok=True)
@@ -150,7 +177,7 @@ class Daemon:
         self._metrics_runner = web.AppRunner(
             metrics_app(self._metrics, engine_metrics=engine_metrics_handler(services)), access_log=None
         )
-        self._admin = AdminServer(paths.admin_socket(settings), self._control, self._hub)
+        self._admin = AdminServer(places.admin, self._control, self._hub)
         self._listeners: dict[str, str] = {}
 
     def _proxy_services(self) -> Services:
@@ -173,7 +200,7 @@ class Daemon:
     async def open(self) -> None:
         """Open the listeners; raises OSError or AdminSocketError with one sentence."""
         await self._admin.start()
-        self._listeners["admin"] = str(paths.admin_socket(self._settings))
+        self._listeners["admin"] = str(self._places.admin)
         await self._metrics_runner.setup()
         self._listeners["metrics"] = await _listen(self._metrics_runner, "metrics", self._settings.metrics.listen)
         await self._data_runner.setup()
@@ -291,7 +318,7 @@ class Daemon:
     def _law_broken(self, error: BaseException) -> None:
         """Keep the evidence and end everything: the core cannot be trusted any more."""
         self._broken = error
-        path = self._state_dir / f"flight-{int(time.time())}.jsonl"
+        path = self._places.state.parent / f"flight-{int(time.time())}.jsonl"
         try:
             facts = self._recorder.dump(path)
         except OSError as failure:
@@ -305,12 +332,12 @@ def _now() -> Instant:
     return Instant(monotonic_now())
 
 
-def _instance_settings(settings: Settings) -> InstanceSettings:
+def _instance_settings(settings: Settings, log_dir: Path) -> InstanceSettings:
     return InstanceSettings(
-        log_dir=paths.log_dir(settings),
+        log_dir=log_dir,
         first_port=settings.engines.ports.first,
         last_port=settings.engines.ports.last,
-        reserved_ports=frozenset((settings.http.listen.port, settings.metrics.listen.port)),
+        reserved_ports=reserved_ports(settings),
     )
 
 

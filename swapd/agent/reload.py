@@ -10,7 +10,6 @@ from pathlib import Path
 import structlog
 
 from swapd.admin.control import Result
-from swapd.aio.backoff import Backoff
 from swapd.config.compile import compile_catalog
 from swapd.config.diff import difference
 from swapd.config.load import Loaded, load
@@ -67,17 +66,12 @@ class Reloader:
             return self._apply(loaded, catalog)
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """Reload whenever the file changes, until ``stop`` is set. A watcher that fails is started again."""
-        backoff, failures = Backoff(first=1.0, cap=60.0), 0
-        while not stop.is_set():
-            try:
-                async for _ in changes(self._path, stop):
-                    failures = 0
-                    await self.reload()
-            except OSError as error:
-                _log.warning("config_watch_failed", path=str(self._path), error=str(error))
-                await asyncio.sleep(backoff.delay(failures))
-                failures += 1
+        """Reload whenever the file changes, until ``stop`` is set."""
+        async for _ in changes(self._path, stop, on_error=self._watch_failed):
+            _ = await self.reload()
+
+    def _watch_failed(self, error: Exception) -> None:
+        _log.warning("config_watch_failed", path=str(self._path), error=str(error), effect="the file is polled")
 
     def _apply(self, loaded: Loaded, catalog: Catalog) -> Result:
         changed = difference(self.settings, loaded.settings)

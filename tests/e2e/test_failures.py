@@ -1,13 +1,14 @@
 """What clients and operators see when engines fail."""
 
 import asyncio
+import io
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from tests.fakes.daemon import chat, running, total, until
-from tests.fakes.scripted import model_status, process_of, scripted_model
+from tests.fakes.scripted import engine_requests, model_status, process_of, scripted_model
 
 
 async def test_all_who_wait_for_a_load_that_fails_get_its_one_reason_with_the_engines_last_words(
@@ -71,14 +72,25 @@ async def test_an_engine_that_dies_mid_stream_is_told_to_the_client_and_never_en
 async def test_an_engine_that_is_gone_before_the_first_byte_costs_one_retry_on_a_fresh_instance(tmp_path: Path) -> None:
     async with running(tmp_path, models={"a": scripted_model()}) as daemon, daemon.client() as http:
         await daemon.cli("load", "a")
-        before = await process_of(daemon, "a")
-        headers = {"x-fake": "chunks=2 die_after=0"}
-        async with http.post("/v1/chat/completions", json=chat("a", stream=True), headers=headers) as answer:
+        pid = (await process_of(daemon, "a"))["pid"]
+        headers = {"x-fake": "delay=2"}
+        asked = asyncio.ensure_future(http.post("/v1/chat/completions", json=chat("a"), headers=headers))
+        while total(await daemon.metrics(), "swapd_inflight_requests", model="a") != 1:
+            await asyncio.sleep(0.02)
+        next(process for process in daemon.processes() if process.pid == pid).kill()
+        assert (await asked).status == 200
+        assert (await process_of(daemon, "a"))["pid"] != pid
+
+
+async def test_a_healthy_engine_that_breaks_a_request_twice_is_an_upstream_failure_and_stays(tmp_path: Path) -> None:
+    async with running(tmp_path, models={"a": scripted_model()}) as daemon, daemon.client() as http:
+        await daemon.cli("load", "a")
+        pid = (await process_of(daemon, "a"))["pid"]
+        async with http.post("/v1/chat/completions", json=chat("a"), headers={"x-fake": "reset"}) as answer:
             assert answer.status == 502
             assert answer.headers["x-swapd-reason"] == "upstream_failed"
-        async with http.post("/v1/chat/completions", json=chat("a")) as answer:
-            assert answer.status == 200
-        assert (await process_of(daemon, "a"))["pid"] != before["pid"]
+        assert sum("chat" in request["path"] for request in await engine_requests(daemon, "a")) == 3
+        assert (await process_of(daemon, "a"))["pid"] == pid
 
 
 async def test_a_resident_engine_that_is_killed_is_replaced_and_the_next_request_is_served(tmp_path: Path) -> None:
@@ -105,12 +117,9 @@ async def test_a_load_that_hangs_ends_at_its_deadline(tmp_path: Path) -> None:
 
 async def test_a_silent_load_ends_after_the_stall_window_and_a_talking_one_does_not(tmp_path: Path) -> None:
     models = {
-        "silent": scripted_model("--load-s", "60", load_stall="600ms", gpus=1),
-        "talking": scripted_model("--load-s", "2", "--load-talk", load_stall="600ms", gpus=1),
+        "silent": scripted_model("--load-s", "600", load_stall="3s"),
+        "talking": scripted_model("--load-s", "8", "--load-talk", load_stall="3s"),
     }
-    # probes would count as progress of the engine's own I/O only if it reads them: the port stays closed
-    for model in models.values():
-        model["command"].append("--load-closed")
     async with running(tmp_path, models=models) as daemon, daemon.client() as http:
 
         async def ask(name: str) -> tuple[int, str | None]:
@@ -121,10 +130,10 @@ async def test_a_silent_load_ends_after_the_stall_window_and_a_talking_one_does_
 
 
 async def test_a_body_that_is_too_large_is_refused_and_the_daemon_goes_on(tmp_path: Path) -> None:
-    async with running(tmp_path, models={"a": scripted_model()}, http={"max_body": "1MiB"}) as daemon:
-        async with daemon.client() as http:
-            async with http.post("/v1/chat/completions", data=b"x" * (2 << 20)) as answer:
-                assert answer.status == 413
-                assert (await answer.json())["error"]["code"] == "request_too_large"
-            async with http.post("/v1/chat/completions", json=chat("a")) as answer:
-                assert answer.status == 200
+    models = {"a": scripted_model()}
+    async with running(tmp_path, models=models, http={"max_body": "1MiB"}) as daemon, daemon.client() as http:
+        async with http.post("/v1/chat/completions", data=io.BytesIO(b"x" * (2 << 20))) as answer:
+            assert answer.status == 413
+            assert (await answer.json())["error"]["code"] == "request_too_large"
+        async with http.post("/v1/chat/completions", json=chat("a")) as answer:
+            assert answer.status == 200

@@ -29,9 +29,10 @@ async def model_status(daemon: Daemon, name: str) -> dict[str, Any]:
 
 
 async def process_of(daemon: Daemon, name: str) -> dict[str, Any]:
-    """Return the running instance of a model as the status document shows it."""
+    """Return the ready instance of a model as the status document shows it."""
     status = await daemon.status()
-    return next(instance for instance in status["instances"] if instance["model"] == name)
+    ready = (instance for instance in status["instances"] if instance["state"] == "ready")
+    return next(instance for instance in ready if instance["model"] == name)
 
 
 async def engine_requests(daemon: Daemon, name: str) -> list[dict[str, Any]]:
