@@ -4,7 +4,7 @@ What the strict parser says is not by itself the verdict. Decided on purpose:
 
 * duplicate keys: the last one counts, as in the engines' own parsers, whatever types the earlier ones had;
 * a UTF-8 byte order mark is passed over; other encodings than UTF-8 are refused, in any part of the body;
-* ``NaN``, ``Infinity`` and half a surrogate pair (``\\ud83d`` of a cut emoji), which Python engines read, are accepted
+* ``NaN``, ``Infinity`` and half a surrogate pair (an emoji cut in two), which Python engines read, are accepted
   in bodies up to 256 KiB (their parser is slow);
 * nesting deeper than the parsers can follow is refused;
 * other malformed JSON, a body that is no object, and a name that is no string, empty, too long or has control

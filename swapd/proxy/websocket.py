@@ -6,7 +6,6 @@ without a close is told as 1011, since 1006 cannot be sent; a cut as 1012 (servi
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import aiohttp

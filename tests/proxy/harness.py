@@ -57,7 +57,8 @@ class FakeCore:
                 assert event.request not in self.open
                 self.open[event.request] = "waiting"
                 if self.refusal is not None:
-                    self.reject(event, *self.refusal)
+                    reason, retry_after, permanent = self.refusal
+                    self.reject(event, reason, retry_after, permanent=permanent)
                 elif self.hold:
                     self.waiting.append(event)
                 else:
@@ -69,7 +70,7 @@ class FakeCore:
                 arrival = next(e for e in self.events if isinstance(e, RequestArrived) and e.request == event.request)
                 failures = [e for e in self.events if isinstance(e, UpstreamFailed) and e.request == event.request]
                 if len(failures) > self.retries:
-                    self.reject(arrival, Rejection.UPSTREAM_FAILED, None, False)
+                    self.reject(arrival, Rejection.UPSTREAM_FAILED, None)
                 else:
                     self.grant(arrival)
 
@@ -79,7 +80,9 @@ class FakeCore:
         waited = Duration(40_000_000 if self.cold else 0)
         self.gate.granted(Grant(event.request, INSTANCE, event.model, self.cold, waited, stages))
 
-    def reject(self, event: RequestArrived, reason: Rejection, retry_after: Duration | None, permanent: bool) -> None:
+    def reject(
+        self, event: RequestArrived, reason: Rejection, retry_after: Duration | None, *, permanent: bool = False
+    ) -> None:
         assert self.gate is not None
         detail = f"refused because of {reason.value}"
         self.gate.rejected(Reject(event.request, event.model, reason, retry_after, detail, permanent))
@@ -94,7 +97,7 @@ class FakeCore:
         waiting, self.waiting = self.waiting, []
         for event in waiting:
             if event.request in self.open:
-                self.reject(event, reason, Duration(3_000_000_000), False)
+                self.reject(event, reason, Duration(3_000_000_000))
 
     def cut_all(self) -> None:
         assert self.gate is not None
@@ -138,7 +141,7 @@ def model_view(name: str, state: State | None) -> ModelView:
     instance = None
     if state is not None:
         instance = InstanceView(
-            INSTANCE, ModelName(name), state, Instant(0), GpuSet(1), Bytes(1), None, 0, Instant(0), False
+            INSTANCE, ModelName(name), state, Instant(0), GpuSet(1), Bytes(1), None, 0, Instant(0), outdated=False
         )
     return ModelView(
         model=ModelName(name),

@@ -74,7 +74,7 @@ async def test_a_body_of_the_size_of_the_limit_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_bodies_of_waiting_requests_together_are_bounded(announced: bool) -> None:
+async def test_bodies_of_waiting_requests_together_are_bounded(*, announced: bool) -> None:
     async with (
         running(SMALL) as node,
         raw_client(node.port) as first,

@@ -225,7 +225,7 @@ async def test_a_client_that_leaves_a_stream_closes_the_engines_connection() -> 
 
 
 @pytest.mark.parametrize("gently", [False, True])
-async def test_a_client_that_leaves_the_queue_is_removed_at_once(gently: bool) -> None:
+async def test_a_client_that_leaves_the_queue_is_removed_at_once(*, gently: bool) -> None:
     async with running() as node:
         node.core.hold = True
         async with raw_client(node.port) as client:
@@ -238,17 +238,19 @@ async def test_a_client_that_leaves_the_queue_is_removed_at_once(gently: bool) -
 
 
 async def test_a_client_that_leaves_before_the_engine_answers_closes_the_engines_connection() -> None:
+    asked = asyncio.Event()
     closed = asyncio.Event()
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def talk(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
+        asked.set()
         assert await reader.read() == b""
         closed.set()
 
     async with raw_engine(talk) as port, running(engine_port=port) as node:
         async with raw_client(node.port) as client:
             await client.send(post_bytes(CHAT_PATH, BODY))
-            await until(lambda: node.core.open)
+            await asyncio.wait_for(asked.wait(), 20)
             client.leave()
         await asyncio.wait_for(closed.wait(), 20)
         await node.settled(1)
@@ -383,15 +385,15 @@ async def test_clients_that_vanish_at_any_moment_leave_nothing() -> None:
         for round_ in range(5):
             node.core.hold = round_ % 2 == 0
             await asyncio.gather(*(come_and_go(node.port, stage) for stage in range(8 if node.core.hold else 11)))
-        await until(lambda: not node.core.open and node.front.buffered_bytes == 0)
-        await until(lambda: engine.closed == engine.requests)
-        node.assert_nothing_left()
-        assert set(node.core.outcomes) <= {Outcome.CANCELLED, Outcome.SERVED}
         node.core.hold = False
         engine.finish.set()
         async with raw_client(node.port) as client:
             await client.send(post_bytes(CHAT_PATH, BODY))
             await client.read_until(b"0\r\n\r\n")
+        await until(lambda: engine.closed + engine.ended == engine.requests)
+        await until(lambda: not node.core.open and not node.front.gate.open_requests)
+        await until(lambda: node.front.buffered_bytes == 0)
+        assert set(node.core.outcomes) <= {Outcome.CANCELLED, Outcome.SERVED}
 
 
 async def test_chunks_leave_as_they_come() -> None:

@@ -80,7 +80,7 @@ def test_the_table_has_every_reason_with_its_status() -> None:
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))
-@pytest.mark.parametrize("reason", [reason for reason in Rejection if STATUSES[reason] not in {401}])
+@pytest.mark.parametrize("reason", [reason for reason in Rejection if reason is not Rejection.UNAUTHORIZED])
 async def test_a_refusal_of_the_core_is_told_in_the_dialect_of_the_route(reason: Rejection, dialect: Dialect) -> None:
     async with running() as node, raw_client(node.port) as client:
         node.core.refusal = (reason, Duration(7 * SECOND), False)

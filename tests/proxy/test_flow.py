@@ -118,19 +118,19 @@ async def test_many_requests_leave_no_descriptors_tasks_or_bytes() -> None:
     process = psutil.Process()
     async with http_engine(engine) as port, running(engine_port=port) as node:
 
-        async def ask(leave: bool) -> None:
+        async def ask(*, leave: bool) -> None:
             async with raw_client(node.port) as client:
                 await client.send(post_bytes(PATH, BODY))
                 if not leave:
                     assert (await client.read_head()).startswith(b"HTTP/1.1 200")
                 client.leave()
 
-        await asyncio.gather(*(ask(number % 3 == 0) for number in range(30)))
+        await asyncio.gather(*(ask(leave=number % 3 == 0) for number in range(30)))
         await until(lambda: not node.core.open)
         await until(lambda: len(asyncio.all_tasks()) < 60)
         baseline = process.num_fds()
         for _ in range(5):
-            await asyncio.gather(*(ask(number % 3 == 0) for number in range(100)))
+            await asyncio.gather(*(ask(leave=number % 3 == 0) for number in range(100)))
         await until(lambda: not node.core.open)
         node.assert_nothing_left()
         # connections kept to the engine are few; those of clients are gone

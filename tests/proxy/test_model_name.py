@@ -83,7 +83,7 @@ def test_a_body_that_names_no_model_in_a_way_to_rely_on_is_refused_with_a_senten
         (b'{"x":NaN,"stream":true}', True),
     ],
 )
-def test_only_a_true_asks_for_a_stream(body: bytes, stream: bool) -> None:
+def test_only_a_true_asks_for_a_stream(body: bytes, *, stream: bool) -> None:
     assert read_json(body).stream is stream
 
 
@@ -92,15 +92,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-NAMES = st.text(min_size=1, max_size=40).filter(str.isprintable).filter(lambda name: _encodable(name))
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40).filter(str.isprintable)
 
 
 @st.composite
@@ -130,10 +122,9 @@ def test_any_json_object_with_a_model_at_its_top_level_is_understood(case: tuple
 def test_no_bytes_do_anything_but_a_refusal_or_a_name(body: bytes) -> None:
     try:
         found = read_json(body)
-    except RefusedError as error:
-        assert error.failure.status == 400
-    else:
-        assert found.model is None or checked_name(found.model)
+    except RefusedError:
+        return
+    assert found.model is None or checked_name(found.model)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

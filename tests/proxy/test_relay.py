@@ -67,8 +67,8 @@ async def test_path_and_query_are_passed_as_received(target: str) -> None:
 async def test_hop_by_hop_and_nominated_fields_end_at_the_front_door_in_both_directions() -> None:
     heads: list[bytes] = []
     answer = (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: X-Inner, keep-alive\r\nX-Inner: 1\r\nKeep-Alive: timeout=9\r\n"
-        b"X-Kept: 1\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nX-Request-Id: engines\r\n\r\n{}"
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: X-Inner, keep-alive\r\nX-Inner: 1\r\n"
+        b"Keep-Alive: timeout=9\r\nX-Kept: 1\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nX-Request-Id: engines\r\n\r\n{}"
     )
     async with plain_engine(answer, heads) as port, running(engine_port=port) as node, raw_client(node.port) as client:
         fields = ("Connection: X-Secret, close", "X-Secret: 1", "TE: trailers", "Proxy-Authorization: x", "X-Kept: 1")

@@ -147,7 +147,7 @@ async def test_a_cut_is_told_as_a_restart_of_the_service() -> None:
 
 
 @pytest.mark.parametrize("from_engine", [False, True])
-async def test_a_message_above_the_limit_closes_the_socket(from_engine: bool) -> None:
+async def test_a_message_above_the_limit_closes_the_socket(*, from_engine: bool) -> None:
     async def session(socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
         if from_engine:
             await socket.send_bytes(b"x" * 5000)
