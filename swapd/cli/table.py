@@ -84,6 +84,7 @@ def _print_head(console: Console, document: Json) -> None:
     )
     console.print(head)
     console.print(Text(f"config {printable(config['path'])}  in force since {age(config['age_s'])}"))
+    console.print(Text("  ".join(f"{name} {printable(address)}" for name, address in document["listeners"].items())))
     for reason in document["not_ready"]:
         console.print(Text(f"not ready: {printable(reason)}", style="bold red"))
     if not config["ok"]:

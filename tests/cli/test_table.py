@@ -5,6 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from swapd.admin.status import ConfigInfo
@@ -87,6 +90,7 @@ def test_devices_errors_and_decisions_follow() -> None:
         (node_view(), {"not_ready": ("the daemon is starting",)}, "NOT READY"),
         (node_view(), {"not_ready": ("the daemon is starting",)}, "not ready: the daemon is starting"),
         (node_view(), {}, "config /etc/swapd.yaml  in force since 1m00s"),
+        (node_view(), {}, "http 127.0.0.1:8090"),
         (
             node_view(),
             {"config": ConfigInfo("/etc/swapd.yaml", ok=False, error="swapd.yaml:3: correct the key")},
@@ -124,6 +128,20 @@ def test_markup_emoji_and_escapes_in_names_and_errors_are_only_characters() -> N
     assert name in text
     assert "[bold]gone" in text
     assert [character for character in "\x1b\x07\r" if character in text] == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(name=st.text(min_size=1, max_size=40), error=st.text(max_size=200), width=st.integers(10, 200))
+def test_no_name_and_no_error_can_break_the_table(name: str, error: str, width: int) -> None:
+    view = node_view(
+        model_view(name, consecutive_failures=1, last_error=error, partner=name, verdict=Verdict.THRASHING),
+        gpus=(gpu_view(0, models=(ModelName(name),)),),
+        reservation=ReservationView(ModelName(name), GpuSet(1), at(1), (ModelName(name),)),
+        story=((at(1), error),),
+    )
+    text = shown(view, width, terminal=True)
+    assert [c for c in text if not c.isprintable() and c != "\n"] == []
+    assert max(cell_len(line) for line in text.split("\n")) <= width
 
 
 def test_an_empty_node_is_shown_too() -> None:
