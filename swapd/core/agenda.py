@@ -3,7 +3,7 @@
 A sorted list and bisection: with a few hundred models this beats a heap, and it leaves no garbage behind.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -47,6 +47,19 @@ class Agenda(Generic[K]):
         if before is not None:
             del self._order[bisect_left(self._order, (before, model))]
 
-    def first(self) -> tuple[K, ModelName] | None:
-        """Return the first key and its model."""
-        return self._order[0] if self._order else None
+    def first(self) -> K | None:
+        """Return the first key."""
+        return self._order[0][0] if self._order else None
+
+    def first_model(self) -> ModelName:
+        """Return the model with the first key; there must be one."""
+        return self._order[0][1]
+
+    def after(self, key: K) -> K | None:
+        """Return the first key above ``key``."""
+        place = bisect_right(self._order, key, key=_key)
+        return self._order[place][0] if place < len(self._order) else None
+
+
+def _key(entry: tuple[K, ModelName]) -> K:
+    return entry[0]

@@ -11,16 +11,17 @@ from swapd.core.ids import SECOND, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import fail_load
 from swapd.core.moves import kill, leak, unload
+from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, Rejection, State, UnloadCause
-from swapd.core.state import Instance, Model, Node
+from swapd.core.state import Instance, Model
 from swapd.core.swaps import evaluate
 
 
 def expire(node: Node) -> None:
     """Carry out what is due."""
     at = node.at
-    while (first := node.deadlines.first()) is not None and first[0] <= at:
-        _waited_too_long(node, node.models[first[1]])
+    while (first := node.deadlines.first()) is not None and first <= at:
+        _waited_too_long(node, node.models[node.deadlines.first_model()])
     for instance in list(node.instances.values()):
         match instance.state:
             case State.LOADING:
@@ -45,7 +46,7 @@ def _waited_too_long(node: Node, model: Model) -> None:
     detail = f"waited {limit / SECOND:g} s for {model.name}; it is expected to take {remaining / SECOND:.0f} s more"
     while model.queue and (oldest := model.queue.oldest()).arrived + limit <= node.at:
         refuse_queued(node, oldest, Rejection.WAIT_TIMEOUT, detail, retry_after=remaining)
-    if model.instance is None or model.instance.state is State.RESERVED:
+    if not model.placed:
         for order in [order for order, since in model.orders.items() if since + limit <= node.at]:
             del model.orders[order]
             node.out.append(Answer(order, ok=False, detail=detail, reason=Rejection.WAIT_TIMEOUT))

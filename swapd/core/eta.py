@@ -11,8 +11,9 @@ from typing import Final
 from swapd.core.catalog import Source
 from swapd.core.eviction import Plan, candidates, cost, drainable, find
 from swapd.core.ids import SECOND, Duration, GpuSet, Instant
+from swapd.core.node import Node
 from swapd.core.reasons import State
-from swapd.core.state import Instance, Model, Node
+from swapd.core.state import Instance, Model
 
 #: expected time from stop to released memory before any was measured
 RELEASE_ESTIMATE: Final = Duration(3 * SECOND)
@@ -60,13 +61,14 @@ def clearing_estimate(node: Node) -> int:
     return release_estimate(node) + longest_drain(node)
 
 
-def drain_moment(node: Node, model: Model, since: Instant, clearing: int) -> Instant:
-    """Return when somebody who waits since then may have residents drained.
+def drain_due(node: Node, model: Model, since: Instant, clearing: int) -> bool:
+    """Say whether somebody who waits since then may have residents drained.
 
     That is after ``drain_after``, or so much earlier that ``max_wait`` stays within reach; ``clearing`` is the
     clearing estimate.
     """
-    return Instant(since + max(0, min(node.settings.drain_after, model.spec.max_wait - model.lhat - clearing)))
+    waited = node.at - since
+    return waited >= node.settings.drain_after or waited >= model.spec.max_wait - model.lhat - clearing
 
 
 def remaining_drain(node: Node, instance: Instance) -> int:

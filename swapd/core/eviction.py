@@ -16,10 +16,11 @@ from typing import Final
 
 from swapd.core.catalog import Footprint
 from swapd.core.ids import SECOND, Duration, GpuSet, InstanceId, Instant
+from swapd.core.node import Node
 from swapd.core.placement import GpuOption, legal_sets, option
 from swapd.core.policies.base import Resident
 from swapd.core.reasons import EvictionBlock, State
-from swapd.core.state import Instance, Model, Node
+from swapd.core.state import Instance, Model
 
 AUTO_PROTECTION_MOST: Final = Duration(120 * SECOND)
 #: subsets of sharing victims looked at for one set of GPUs before the best so far is taken

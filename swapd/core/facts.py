@@ -21,8 +21,9 @@ from swapd.core.ids import InstanceId, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import break_down, fail_load, ready
 from swapd.core.moves import released
+from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, Stage, State, UnloadCause
-from swapd.core.state import Instance, Node
+from swapd.core.state import Instance
 
 
 def _in(node: Node, instance_id: InstanceId, what: str, *states: State) -> Instance | None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from swapd.core.catalog import Footprint
 from swapd.core.ids import Duration, InstanceId
+from swapd.core.node import Node
 from swapd.core.placement import option
 from swapd.core.reasons import Rejection, State
-from swapd.core.state import Model, Node
+from swapd.core.state import Model
 
 
 @dataclass(frozen=True, slots=True)

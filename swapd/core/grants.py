@@ -10,8 +10,9 @@ from typing import Final
 
 from swapd.core.commands import Answer, Cut, Grant, Reject
 from swapd.core.ids import Duration, Instant, ModelName, RequestId
+from swapd.core.node import Node
 from swapd.core.reasons import Rejection, Stage, State
-from swapd.core.state import Instance, Model, Node, Phase, Request
+from swapd.core.state import Instance, Model, Phase, Request
 
 NO_STAGES: Final[Mapping[Stage, Duration]] = {}
 

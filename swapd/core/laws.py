@@ -9,8 +9,9 @@ from typing import Final
 from swapd.core.commands import Answer, Transitioned
 from swapd.core.eviction import AUTO_PROTECTION_MOST
 from swapd.core.lifecycle import TABLE
+from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State, UnloadCause
-from swapd.core.state import GpuRecord, Instance, Node, Phase
+from swapd.core.state import Instance, Phase
 
 _SERVING: Final = (State.READY, State.DRAINING)
 _ORDERLY: Final = (UnloadCause.EVICTED, UnloadCause.IDLE, UnloadCause.LOAD_ABORTED, UnloadCause.OPERATOR,
@@ -170,7 +171,7 @@ def nothing_dropped(node: Node) -> None:
         _law(node, "nothing_dropped", f"{name} is pending unknown to the node", holds=absent == (name in node.pending))
     first = node.deadlines.first()
     if first is not None:
-        in_time = node.wake is not None and node.wake <= first[0]
+        in_time = node.wake is not None and node.wake <= first
         _law(node, "nothing_dropped", "the next wake-up is after a deadline", holds=in_time)
 
 

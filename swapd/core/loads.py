@@ -16,8 +16,9 @@ from swapd.core.grants import refuse_all, serve, settle_orders
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import step, unload
+from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, LoadResult, Rejection, UnloadCause
-from swapd.core.state import BREAKDOWNS, Instance, Model, Node
+from swapd.core.state import BREAKDOWNS, Instance, Model
 from swapd.core.swaps import load_ended
 
 COOL_DOWN_FIRST: Final = Duration(10 * SECOND)

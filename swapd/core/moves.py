@@ -10,8 +10,9 @@ from swapd.core.commands import Answer, Evicted, Kill, Start, Stop, Transitioned
 from swapd.core.eviction import Plan, protected_until
 from swapd.core.ids import SECOND, Duration, InstanceId, Instant
 from swapd.core.lifecycle import Cause, after
+from swapd.core.node import Node
 from swapd.core.reasons import LoadResult, Stage, State, UnloadCause
-from swapd.core.state import Drain, Eviction, Instance, Model, Node, Stopping
+from swapd.core.state import Drain, Eviction, Instance, Model, Stopping
 from swapd.core.swaps import load_ended
 
 #: how long a stop hook may run before the signal goes out
@@ -97,7 +98,7 @@ def _evict(node: Node, victim: Instance, successor: Model) -> None:
     if victim.state is State.LOADING:
         abort_load(node, victim, Cause.ABORTED, f"nobody waits for it and {successor.name} needs its room")
         return
-    since = successor.waiting_since
+    since = successor.since
     victim.eviction = Eviction(
         successor=successor.name,
         waited=Duration(0 if since is None else node.at - since),

@@ -12,8 +12,9 @@ from swapd.core.grants import cut_all, refuse_all
 from swapd.core.ids import SECOND, Duration
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import abort_load, forget, unload
+from swapd.core.node import Node, NodeDrain
 from swapd.core.reasons import Rejection, State, UnloadCause
-from swapd.core.state import Instance, Model, Node, NodeDrain
+from swapd.core.state import Instance, Model
 
 RETRY_AFTER: Final = Duration(5 * SECOND)
 DETAIL: Final = "the node is leaving service; another one will serve this"

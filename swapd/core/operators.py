@@ -12,8 +12,9 @@ from swapd.core.ids import Instant, ModelName, RequestId
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import clear_cool_down, drop_wish
 from swapd.core.moves import abort_load, drain, forget
+from swapd.core.node import Node, NodeDrain
 from swapd.core.reasons import Rejection, State, UnloadCause
-from swapd.core.state import Model, Node, NodeDrain
+from swapd.core.state import Model
 
 
 def _model(node: Node, request: RequestId, name: ModelName) -> Model | None:

@@ -16,8 +16,9 @@ from itertools import combinations
 
 from swapd.core.catalog import Footprint
 from swapd.core.ids import GpuSet, InstanceId
+from swapd.core.node import GpuRecord
 from swapd.core.reasons import State
-from swapd.core.state import GpuRecord, Instance
+from swapd.core.state import Instance
 
 
 @cache

@@ -12,10 +12,11 @@ from swapd.core.ids import Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import clear_cool_down, drop_wish
 from swapd.core.moves import abort_load, drain, forget
+from swapd.core.node import Node
 from swapd.core.operators import enter_pin
 from swapd.core.policies import policy_named
 from swapd.core.reasons import Rejection, State, UnloadCause
-from swapd.core.state import Model, Node
+from swapd.core.state import Model
 from swapd.core.viability import Demand
 
 

@@ -15,9 +15,10 @@ from swapd.core.grants import grant, refuse, serve
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.loads import touch
 from swapd.core.moves import book, start
+from swapd.core.node import Node
 from swapd.core.node_drain import DETAIL, RETRY_AFTER
 from swapd.core.reasons import Outcome, Rejection, State
-from swapd.core.state import Instance, Model, Node, Phase, Request
+from swapd.core.state import Instance, Model, Phase, Request
 
 #: after a second broken answer; the engine is being checked meanwhile
 UPSTREAM_RETRY: Final = Duration(SECOND)

@@ -10,14 +10,15 @@ Rules that hold here:
 * The other models go on with the GPUs outside it.
 """
 
-from swapd.core.eta import clearing_estimate, drain_moment, drain_plan
+from swapd.core.eta import clearing_estimate, drain_due, drain_plan
 from swapd.core.eviction import candidates, find, patient_since
 from swapd.core.grants import serve
 from swapd.core.ids import Instant
 from swapd.core.moves import drain, lift_drain
+from swapd.core.node import Node, Reservation
 from swapd.core.placement import option
 from swapd.core.reasons import State
-from swapd.core.state import Model, Node, Reservation
+from swapd.core.state import Model, Need
 
 
 def keep(node: Node) -> None:
@@ -51,24 +52,29 @@ def drop(node: Node) -> None:
 
 def consider(node: Node) -> None:
     """Make a reservation for the first model that is due one."""
-    if node.reservation is not None:
-        return
-    tried: dict[tuple[int, int, bool, bool], None] = {}
     clearing = clearing_estimate(node)
+    if node.reservation is not None or not _somebody_due(node, clearing):
+        return
+    tried: dict[tuple[Need, bool], None] = {}
     for name in node.pending:
         model = node.models[name]
-        since = model.waiting_since
+        since = model.since
         assert since is not None
-        if node.at < drain_moment(node, model, since, clearing):
+        if not drain_due(node, model, since, clearing):
             continue
         patient = is_patient(node, since)
-        need = model.spec.footprint
-        key = (need.gpus, need.bytes_per_gpu, need.exclusive, patient)
-        if key in tried:
+        if (model.need, patient) in tried:
             continue
-        tried[key] = None
+        tried[model.need, patient] = None
         if _reserve(node, model, patient=patient):
             return
+
+
+def _somebody_due(node: Node, clearing: int) -> bool:
+    oldest, limit = node.ages.first(), node.limits.first()
+    if oldest is None or limit is None:
+        return False
+    return node.at - oldest >= node.settings.drain_after or node.at >= limit - clearing
 
 
 def _reserve(node: Node, model: Model, *, patient: bool) -> bool:

@@ -35,9 +35,9 @@ from swapd.core.events import (
     UpstreamFailed,
 )
 from swapd.core.ids import InstanceId, Instant
+from swapd.core.node import GpuRecord, Node
 from swapd.core.policies import EvictionPolicy, policy_named
 from swapd.core.settle import settle
-from swapd.core.state import GpuRecord, Node
 from swapd.core.topology import NodeTopology
 from swapd.core.viability import NodeLoad
 from swapd.core.view import NodeView

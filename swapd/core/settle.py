@@ -17,13 +17,12 @@ from swapd.core.grants import refuse_all
 from swapd.core.ids import InstanceId
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import book, drain, forget, start, unload
+from swapd.core.node import Node
 from swapd.core.placement import fits_now
 from swapd.core.reasons import Rejection, State, UnloadCause
 from swapd.core.reservation import is_patient
-from swapd.core.state import Instance, Model, Node
+from swapd.core.state import Instance, Model, Need
 from swapd.core.wakeups import next_wakeup
-
-Key = tuple[int, int, bool, bool]
 
 
 def settle(node: Node) -> None:
@@ -123,19 +122,19 @@ def _holds(node: Node, instance: Instance) -> bool:
 
 def _place_pending(node: Node) -> None:
     """Book room for the pending models, the most urgent first."""
-    failed: dict[Key, None] = {}
+    if node.loads_running >= node.settings.max_concurrent_loads:
+        return
+    failed: dict[bool, dict[Need, None]] = {False: {}, True: {}}
     costs: dict[bool, dict[InstanceId, float]] = {}
     for name in node.pending:
-        if node.loads_running >= node.settings.max_concurrent_loads:
-            return
         model = node.models[name]
-        since = model.waiting_since
+        since = model.since
         assert since is not None
         patient = is_patient(node, since)
-        need = model.spec.footprint
-        key = (need.gpus, need.bytes_per_gpu, need.exclusive, patient)
         holder = node.reservation is not None and node.reservation.model is model
-        if key in failed and not holder:
+        if model.need in failed[patient] and not holder:
+            if not model.explained:
+                _note_blocks(node, model, patient=patient)
             continue
         if holder:
             leaving = candidates(node, patient=patient, holder=True)
@@ -143,13 +142,15 @@ def _place_pending(node: Node) -> None:
             leaving = costs[patient]
         else:
             leaving = costs[patient] = candidates(node, patient=patient)
-        plan = find(node, need, surplus(node, model), leaving)
+        plan = find(node, model.spec.footprint, surplus(node, model), leaving)
         if plan is None:
-            failed[key] = None
+            failed[patient][model.need] = None
             _note_blocks(node, model, patient=patient)
             continue
         book(node, model, plan, _why(model, plan))
         costs.clear()
+        if node.loads_running >= node.settings.max_concurrent_loads:
+            return
 
 
 def _place_pins(node: Node) -> None:
@@ -182,6 +183,7 @@ def _why(model: Model, plan: Plan) -> str:
 
 def _note_blocks(node: Node, model: Model, *, patient: bool) -> None:
     """Say once per cause and wait which residents could not leave for a pending model."""
+    model.explained = True
     for instance in node.instances.values():
         block = blocked_by(node, instance, patient=patient)
         if block is not None and (instance.id, block) not in model.noted:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 from swapd.core.ids import Bytes, InstanceId, Instant
+from swapd.core.node import GpuRecord, Node
 from swapd.core.node_drain import drained
 from swapd.core.reasons import Stage, State, WaitingFor
-from swapd.core.state import GpuRecord, Instance, Model, Node
+from swapd.core.state import Instance, Model
 from swapd.core.view import GpuView, InstanceView, ModelView, NodeView, ReservationView
 
 

@@ -15,19 +15,18 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from swapd.core.agenda import Agenda
-from swapd.core.catalog import Mode, ModelSpec, Priority, SchedulingSettings, Source
-from swapd.core.commands import Command, StaleFact
+from swapd.core.catalog import ModelSpec, Priority, Source
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
-from swapd.core.policies.base import EvictionPolicy
 from swapd.core.queue import ModelQueue
 from swapd.core.reasons import EvictionBlock, Stage, State, UnloadCause
 from swapd.core.story import Story
-from swapd.core.topology import NodeTopology
-from swapd.core.viability import Demand, NodeLoad
+from swapd.core.viability import Demand
 
 #: this many breakdowns of a ready instance in a row count like a failed load
 BREAKDOWNS: Final = 3
+
+#: GPUs, bytes on each, exclusive
+Need = tuple[int, int, bool]
 
 
 class Phase(enum.Enum):
@@ -147,6 +146,8 @@ class Model:
     queue: ModelQueue[Request] = field(default_factory=ModelQueue)
     #: serves or will serve: RESERVED to DRAINING
     instance: Instance | None = None
+    #: since when the longest waiter waits, request or operator; kept by ``Node.refresh``
+    since: Instant | None = None
     #: operators who wait for it to be ready, and since when
     orders: dict[RequestId, Instant] = field(default_factory=dict)
     #: an operator's word on pinning, over the configuration's
@@ -171,6 +172,8 @@ class Model:
     breakdowns: deque[Instant] = field(default_factory=lambda: deque(maxlen=BREAKDOWNS))
     #: EvictionBlocked notes already given for its present wait
     noted: dict[tuple[InstanceId, EvictionBlock], None] = field(default_factory=dict)
+    #: those notes were given at least once
+    explained: bool = False
     demand: Demand = field(default_factory=Demand)
     story: Story = field(default_factory=Story)
 
@@ -190,139 +193,20 @@ class Model:
         return bool(self.queue) or bool(self.orders) or self.pinned
 
     @property
-    def waiting_since(self) -> Instant | None:
-        """Since when the longest waiter (request or operator) waits."""
-        oldest = [self.queue.oldest().arrived] if self.queue else []
-        if self.orders:
-            oldest.append(next(iter(self.orders.values())))
-        return min(oldest, default=None)
-
-
-@dataclass(slots=True, eq=False)
-class GpuRecord:
-    """One GPU and who is on it, by id."""
-
-    index: int
-    memory_bytes: Bytes
-    instances: dict[InstanceId, Instance] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Reservation:
-    """GPUs kept for one model, whose residents drain."""
-
-    model: Model
-    gpus: GpuSet
-    since: Instant
-    #: who has to leave for it
-    victims: tuple[Instance, ...]
-
-
-@dataclass(slots=True, eq=False)
-class NodeDrain:
-    """The node is leaving service."""
-
-    orders: list[RequestId]
-    linger_until: Instant
-    deadline: Instant | None
-    stop_engines: bool
-    final: bool
-    cut: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """The whole state of one node."""
-
-    topology: NodeTopology
-    settings: SchedulingSettings
-    policy: EvictionPolicy
-    #: a policy given from outside stays, whatever the configuration says
-    policy_fixed: bool
-    at: Instant
-    next_instance: InstanceId
-    gpus: list[GpuRecord]
-    load: NodeLoad
-    models: dict[ModelName, Model] = field(default_factory=dict)
-    instances: dict[InstanceId, Instance] = field(default_factory=dict)
-    #: queued, granted and cut requests
-    requests: dict[RequestId, Request] = field(default_factory=dict)
-    #: refused requests whose end is still to be reported
-    refused: dict[RequestId, None] = field(default_factory=dict)
-    #: models somebody waits for that have no instance, by (class, age)
-    pending: Agenda[tuple[int, int]] = field(default_factory=Agenda)
-    #: models with waiters, by the first deadline
-    deadlines: Agenda[int] = field(default_factory=Agenda)
-    #: pinned models, and those that come back after a change
-    pins: dict[ModelName, Model] = field(default_factory=dict)
-    wishes: dict[ModelName, Model] = field(default_factory=dict)
-    #: models no longer configured of which an instance is left
-    removed: dict[ModelName, None] = field(default_factory=dict)
-    reservation: Reservation | None = None
-    drain: NodeDrain | None = None
-    #: GDSF clock
-    clock: float = 0.0
-    #: instances in RESERVED or LOADING
-    loads_running: int = 0
-    #: last times from stop to released memory
-    release_times: deque[Duration] = field(default_factory=lambda: deque(maxlen=5))
-    #: feasibility may have changed for those who already wait
-    recheck: bool = False
-    #: number of events handled, and of transitions and bookings made
-    step: int = 0
-    changes: int = 0
-    stale_facts: int = 0
-    wake: Instant | None = None
-    out: list[Command] = field(default_factory=list)
-    story: Story = field(default_factory=Story)
-
-    def refresh(self, model: Model) -> None:
-        """Enter a model in the agendas as its waiters, orders and instance now are."""
-        since = model.waiting_since
-        name = model.spec.name
-        if since is None:
-            self.pending.drop(name)
-            self.deadlines.drop(name)
-            model.noted.clear()
-            return
-        instance = model.instance
-        if instance is None:
-            rank = model.queue.rank() if model.queue else (model.spec.priority, since)
-            self.pending.put(name, rank)
-        else:
-            self.pending.drop(name)
-        if model.queue:
-            first = model.queue.oldest().arrived if instance and instance.state is not State.RESERVED else since
-            self.deadlines.put(name, first + model.spec.max_wait)
-        elif instance is None or instance.state is State.RESERVED:
-            self.deadlines.put(name, since + model.spec.max_wait)
-        else:
-            self.deadlines.drop(name)
-
-    def wake_by(self, moment: Instant) -> None:
-        """Have the next wake-up no later than this; for steps that settle nothing."""
-        if self.wake is None or moment < self.wake:
-            self.wake = moment
-
-    def stale(self, what: str) -> None:
-        """Count a fact about something that is gone."""
-        self.stale_facts += 1
-        self.out.append(StaleFact(what))
-
-    def on(self, gpus: GpuSet) -> list[GpuRecord]:
-        """Return the records of a GPU set, lowest index first."""
-        return [gpu for gpu in self.gpus if gpus >> gpu.index & 1]
-
-    def neighbours(self, instance: Instance) -> list[Instance]:
-        """Return the other instances on the same GPUs, by GPU and id; one on several GPUs comes several times."""
-        return [other for gpu in self.on(instance.gpus) for other in gpu.instances.values() if other is not instance]
+    def placed(self) -> bool:
+        """Its load has begun or is done: operators need not fear for room any more."""
+        return self.instance is not None and self.instance.state in (State.LOADING, State.READY)
 
     @property
-    def lacks_pins(self) -> bool:
-        """Some pinned model has no instance, or one waits to come back after a change."""
-        return bool(self.wishes) or any(model.instance is None for model in self.pins.values())
+    def need(self) -> Need:
+        """Its footprint, as a key that is cheap to compare."""
+        footprint = self.spec.footprint
+        return footprint.gpus, footprint.bytes_per_gpu, footprint.exclusive
 
-    @property
-    def manual(self) -> bool:
-        """Nothing loads or unloads unless an operator says so."""
-        return self.settings.mode is Mode.MANUAL
+    def oldest(self) -> Instant | None:
+        """Return since when the longest waiter (request or operator) waits."""
+        queued = self.queue.oldest().arrived if self.queue else None
+        if not self.orders:
+            return queued
+        ordered = next(iter(self.orders.values()))
+        return ordered if queued is None else min(queued, ordered)

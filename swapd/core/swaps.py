@@ -7,8 +7,9 @@ from swapd.core.catalog import Source
 from swapd.core.commands import LoadFinished, VerdictChanged
 from swapd.core.eta import note_load_times
 from swapd.core.ids import SECOND, Duration, Instant
+from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, LoadResult, Stage, Verdict
-from swapd.core.state import Instance, Model, Node
+from swapd.core.state import Instance, Model
 from swapd.core.viability import EVALUATE_EVERY, LOADS_NEEDED
 
 

@@ -4,11 +4,12 @@ A moment that has passed is never named: what was due then is done, or waits for
 """
 
 from swapd.core.due import idle_moment
-from swapd.core.eta import clearing_estimate, drain_moment
-from swapd.core.eviction import patient_since, protected_until, resident_until
+from swapd.core.eta import clearing_estimate
+from swapd.core.eviction import protected_until, resident_until
 from swapd.core.ids import Instant
+from swapd.core.node import Node
 from swapd.core.reasons import State
-from swapd.core.state import Instance, Node
+from swapd.core.state import Instance
 
 
 def next_wakeup(node: Node) -> Instant | None:
@@ -26,11 +27,12 @@ def _moments(node: Node) -> list[int]:
     found: list[int] = []
     first = node.deadlines.first()
     if first is not None:
-        found.append(first[0])
+        found.append(first)
     wanted = bool(node.pending) or any(model.instance is None for model in node.pins.values())
     for instance in node.instances.values():
         _of_instance(node, instance, found, wanted=wanted)
-    _of_pending(node, found)
+    if node.pending:
+        _of_pending(node, found)
     found += [model.cooling_until for model in node.pins.values() if model.cooling_until is not None]
     if node.load.next_evaluation is not None:
         found.append(node.load.next_evaluation)
@@ -67,16 +69,16 @@ def _of_instance(node: Node, instance: Instance, found: list[int], *, wanted: bo
 
 
 def _of_pending(node: Node, found: list[int]) -> None:
-    """Add when a pending model's patience with protection, or with busy victims, ends."""
-    at = node.at
-    reserving = node.reservation is None
-    clearing = clearing_estimate(node)
-    for name in node.pending:
-        model = node.models[name]
-        since = model.waiting_since
-        assert since is not None
-        moment = patient_since(node, since)
-        if moment is not None and moment > at:
-            found.append(moment)
-        if reserving:
-            found.append(drain_moment(node, model, since, clearing))
+    """Add when the next pending model's patience with protection, or with busy victims, ends."""
+    at, settings = node.at, node.settings
+    if settings.protect_max_wait is not None:
+        _add(found, node.ages.after(at - settings.protect_max_wait), settings.protect_max_wait)
+    if node.reservation is None:
+        clearing = clearing_estimate(node)
+        _add(found, node.ages.after(at - settings.drain_after), settings.drain_after)
+        _add(found, node.limits.after(at + clearing), -clearing)
+
+
+def _add(found: list[int], moment: int | None, wait: int) -> None:
+    if moment is not None:
+        found.append(moment + wait)

@@ -1,0 +1,151 @@
+"""Holds the state of the whole node, and the lists by which the core finds what to look at next.
+
+Rules that hold here: the agendas are brought up to date by ``refresh``, which everybody calls who changes a model's
+waiters, orders or instance; nothing else in the core keeps lists of its own.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from swapd.core.agenda import Agenda
+from swapd.core.catalog import Mode, SchedulingSettings
+from swapd.core.commands import Command, StaleFact
+from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
+from swapd.core.policies.base import EvictionPolicy
+from swapd.core.state import Instance, Model, Request
+from swapd.core.story import Story
+from swapd.core.topology import NodeTopology
+from swapd.core.viability import NodeLoad
+
+
+@dataclass(slots=True, eq=False)
+class GpuRecord:
+    """One GPU and who is on it, by id."""
+
+    index: int
+    memory_bytes: Bytes
+    instances: dict[InstanceId, Instance] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """GPUs kept for one model, whose residents drain."""
+
+    model: Model
+    gpus: GpuSet
+    since: Instant
+    #: who has to leave for it
+    victims: tuple[Instance, ...]
+
+
+@dataclass(slots=True, eq=False)
+class NodeDrain:
+    """The node is leaving service."""
+
+    orders: list[RequestId]
+    linger_until: Instant
+    deadline: Instant | None
+    stop_engines: bool
+    final: bool
+    cut: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """The whole state of one node."""
+
+    topology: NodeTopology
+    settings: SchedulingSettings
+    policy: EvictionPolicy
+    #: a policy given from outside stays, whatever the configuration says
+    policy_fixed: bool
+    at: Instant
+    next_instance: InstanceId
+    gpus: list[GpuRecord]
+    load: NodeLoad
+    models: dict[ModelName, Model] = field(default_factory=dict)
+    instances: dict[InstanceId, Instance] = field(default_factory=dict)
+    #: queued, granted and cut requests
+    requests: dict[RequestId, Request] = field(default_factory=dict)
+    #: refused requests whose end is still to be reported
+    refused: dict[RequestId, None] = field(default_factory=dict)
+    #: models somebody waits for that have no instance, by (class, age)
+    pending: Agenda[tuple[int, int]] = field(default_factory=Agenda)
+    #: the same models by age, and by the age at which ``max_wait`` minus the load itself is used up
+    ages: Agenda[int] = field(default_factory=Agenda)
+    limits: Agenda[int] = field(default_factory=Agenda)
+    #: models with waiters, by the first deadline
+    deadlines: Agenda[int] = field(default_factory=Agenda)
+    #: pinned models, and those that come back after a change
+    pins: dict[ModelName, Model] = field(default_factory=dict)
+    wishes: dict[ModelName, Model] = field(default_factory=dict)
+    #: models no longer configured of which an instance is left
+    removed: dict[ModelName, None] = field(default_factory=dict)
+    reservation: Reservation | None = None
+    drain: NodeDrain | None = None
+    #: GDSF clock
+    clock: float = 0.0
+    #: instances in RESERVED or LOADING
+    loads_running: int = 0
+    #: last times from stop to released memory
+    release_times: deque[Duration] = field(default_factory=lambda: deque(maxlen=5))
+    #: feasibility may have changed for those who already wait
+    recheck: bool = False
+    #: number of events handled, and of transitions and bookings made
+    step: int = 0
+    changes: int = 0
+    stale_facts: int = 0
+    wake: Instant | None = None
+    out: list[Command] = field(default_factory=list)
+    story: Story = field(default_factory=Story)
+
+    def refresh(self, model: Model) -> None:
+        """Enter a model in the agendas as its waiters, orders and instance now are."""
+        since = model.since = model.oldest()
+        name, limit, instance = model.spec.name, model.spec.max_wait, model.instance
+        if since is not None and instance is None:
+            self.pending.put(name, model.queue.rank() if model.queue else (model.spec.priority, since))
+            self.ages.put(name, since)
+            self.limits.put(name, since + limit - model.lhat)
+        elif name in self.pending:
+            self.pending.drop(name)
+            self.ages.drop(name)
+            self.limits.drop(name)
+        if since is None:
+            self.deadlines.drop(name)
+            model.noted.clear()
+            model.explained = False
+        elif not model.placed:
+            self.deadlines.put(name, since + limit)
+        elif model.queue:
+            self.deadlines.put(name, model.queue.oldest().arrived + limit)
+        else:
+            self.deadlines.drop(name)
+
+    def wake_by(self, moment: Instant) -> None:
+        """Have the next wake-up no later than this; for steps that settle nothing."""
+        if self.wake is None or moment < self.wake:
+            self.wake = moment
+
+    def stale(self, what: str) -> None:
+        """Count a fact about something that is gone."""
+        self.stale_facts += 1
+        self.out.append(StaleFact(what))
+
+    def on(self, gpus: GpuSet) -> list[GpuRecord]:
+        """Return the records of a GPU set, lowest index first."""
+        return [gpu for gpu in self.gpus if gpus >> gpu.index & 1]
+
+    def neighbours(self, instance: Instance) -> list[Instance]:
+        """Return the other instances on the same GPUs, by GPU and id; one on several GPUs comes several times."""
+        return [other for gpu in self.on(instance.gpus) for other in gpu.instances.values() if other is not instance]
+
+    @property
+    def lacks_pins(self) -> bool:
+        """Some pinned model has no instance, or one waits to come back after a change."""
+        return bool(self.wishes) or any(model.instance is None for model in self.pins.values())
+
+    @property
+    def manual(self) -> bool:
+        """Nothing loads or unloads unless an operator says so."""
+        return self.settings.mode is Mode.MANUAL
