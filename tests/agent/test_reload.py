@@ -1,0 +1,94 @@
+"""A configuration file is applied when valid, and leaves no trace but a report when not."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from swapd.agent import reload
+from swapd.agent.reload import Reloader
+from swapd.config.load import Loaded, load
+from swapd.config.schema import Settings
+from swapd.core.catalog import Catalog
+from swapd.core.ids import Instant, ModelName
+
+CONFIG = """
+devices: {{virtual: {{count: {devices}, memory: 2GiB}}}}
+models:
+  {name}: {{command: [sleep, "{{port}}"], memory: 1GiB}}
+"""
+
+
+class Kept:
+    """What the reloader put in force and reported."""
+
+    def __init__(self) -> None:
+        self.models: list[set[ModelName]] = []
+        self.outcomes: list[bool] = []
+
+    def applied(self, settings: Settings, catalog: Catalog) -> None:
+        assert set(settings.models) == set(catalog.models)
+        self.models.append(set(catalog.models))
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(name: str = "a", devices: int = 2) -> Path:
+        path = tmp_path / "swapd.yaml"
+        path.write_text(CONFIG.format(name=name, devices=devices))
+        return path
+
+    return write
+
+
+def _reloader(loaded: Loaded, kept: Kept) -> Reloader:
+    return Reloader(loaded, now=lambda: Instant(5), applied=kept.applied, outcome=kept.outcomes.append)
+
+
+async def test_a_valid_file_is_applied_and_what_needs_a_restart_is_named(write: Callable[..., Path]) -> None:
+    kept = Kept()
+    reloader = _reloader(load(write()), kept)
+    write(name="b", devices=3)
+    result = await reloader.reload()
+    assert result.ok
+    assert "1 added, 1 removed, 0 changed" in result.detail
+    assert "devices" in result.detail
+    assert kept.models == [{"b"}]
+    assert kept.outcomes == [True]
+    assert any("devices" in key for key in reloader.restart_needed)
+
+
+async def test_a_file_that_is_wrong_and_then_right_again_is_reported_both_times(write: Callable[..., Path]) -> None:
+    kept = Kept()
+    path = write()
+    reloader = _reloader(load(path), kept)
+    path.write_text("modles: {}")
+    refused = await reloader.reload()
+    assert not refused.ok
+    assert f"{path}:1" in refused.detail
+    assert reloader.error == refused.detail
+    assert kept.models == []
+    write()
+    assert (await reloader.reload()).ok
+    assert reloader.error == ""
+    assert kept.outcomes == [False, True]
+
+
+async def test_a_file_that_cannot_be_read_in_time_is_refused(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept()
+    reloader = _reloader(load(write()), kept)
+    monkeypatch.setattr(reload, "_READ_LIMIT_S", 0.0)
+    result = await reloader.reload()
+    assert "could not be read" in result.detail
+    assert kept.models == []
+
+
+async def test_two_reloads_at_once_apply_one_after_the_other(write: Callable[..., Path]) -> None:
+    kept = Kept()
+    reloader = _reloader(load(write()), kept)
+    results = await asyncio.gather(reloader.reload(), reloader.reload())
+    assert all(result.ok for result in results)
+    assert len(kept.models) == 2

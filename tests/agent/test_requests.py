@@ -1,0 +1,104 @@
+"""The end of each request is counted once and told in one log line."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import structlog
+
+from swapd.agent.requests import RequestObserver
+from swapd.core.ids import SECOND, Duration, ModelName, RequestId, seconds
+from swapd.core.reasons import Outcome, Rejection
+from swapd.proxy.record import RequestRecord
+
+SERVED = RequestRecord(
+    request_id="abc",
+    request=RequestId(7),
+    model=ModelName("m01"),
+    method="POST",
+    path="/v1/chat/completions",
+    status=200,
+    reason=None,
+    outcome=Outcome.SERVED,
+    cold_start=True,
+    waited=seconds(2),
+    stages={},
+    instance=None,
+    ttfb=seconds(3),
+    duration=seconds(4),
+    bytes_in=10,
+    bytes_out=20,
+    prompt_tokens=None,
+    completion_tokens=5,
+)
+
+
+class CountingMetrics:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+
+    def request_finished(self, model: str | None, **facts: Any) -> None:
+        self.told.append({"model": model, **facts})
+
+
+def _told(record: RequestRecord, promise: Duration | None = Duration(10 * SECOND)) -> dict[str, Any]:
+    metrics = CountingMetrics()
+    RequestObserver(metrics, max_wait=lambda _: promise).finished(record)  # type: ignore[arg-type]
+    [told] = metrics.told
+    return told
+
+
+def test_the_facts_of_a_request_reach_the_metrics_unchanged() -> None:
+    told = _told(SERVED)
+    assert told == {
+        "model": "m01",
+        "code": 200,
+        "outcome": Outcome.SERVED,
+        "cold_start": True,
+        "duration": seconds(4),
+        "queue_wait": seconds(2),
+        "first_byte": seconds(3),
+        "reason": None,
+        "prompt_tokens": None,
+        "completion_tokens": 5,
+        "promise_kept": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"ttfb": seconds(11)}, False),
+        ({"ttfb": None, "outcome": Outcome.UPSTREAM_FAILED}, False),
+        ({"cold_start": False, "reason": Rejection.WAIT_TIMEOUT, "ttfb": None}, False),
+        ({"cold_start": False}, None),
+        ({"outcome": Outcome.CANCELLED}, None),
+    ],
+    ids=["late", "never", "refused after the whole wait", "resident", "client left"],
+)
+def test_a_cold_start_keeps_its_promise_only_with_a_first_byte_in_time(
+    change: dict[str, Any], kept: bool | None
+) -> None:
+    assert _told(dataclasses.replace(SERVED, **change))["promise_kept"] is kept
+
+
+def test_nothing_was_promised_for_a_model_that_has_left_the_configuration() -> None:
+    assert _told(SERVED, promise=None)["promise_kept"] is None
+
+
+def test_a_client_that_left_before_any_status_counts_as_499_and_a_refusal_before_the_queue_has_no_wait() -> None:
+    told = _told(dataclasses.replace(SERVED, status=0, request=None, outcome=None))
+    assert (told["code"], told["queue_wait"]) == (499, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "level"),
+    [({}, "info"), ({"status": 503}, "warning"), ({"outcome": Outcome.CUT}, "warning"), ({"status": 404}, "info")],
+)
+def test_broken_answers_stand_out_in_the_log(change: dict[str, Any], level: str) -> None:
+    with structlog.testing.capture_logs() as lines:
+        _told(dataclasses.replace(SERVED, **change))
+    [line] = lines
+    assert (line["log_level"], line["request_id"], line["model"]) == (level, "abc", "m01")
