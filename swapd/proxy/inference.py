@@ -64,7 +64,7 @@ def _told(error: Exception) -> tuple[Outcome, Failure]:
         case CutError():
             return Outcome.CUT, failure_of(Rejection.DRAINING, _CUT)
         case _:
-            message = f"The engine's answer cannot be passed on: {error}."
+            message = f"The engine's answer cannot be passed on: {error}. Its log may say why."
             return Outcome.UPSTREAM_FAILED, failure_of(Rejection.UPSTREAM_FAILED, message)
 
 

@@ -108,9 +108,9 @@ class AiohttpRelay:
                 allow_redirects=False,
             )
         except (aiohttp.ClientResponseError, aiohttp.http_exceptions.HttpProcessingError) as error:
-            raise MalformedAnswerError(str(error)) from error
+            raise MalformedAnswerError(f"it is not sound HTTP ({_first_line(error)})") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise UnansweredError(str(error) or type(error).__name__) from error
+            raise UnansweredError(type(error).__name__) from error
         if hdrs.CONTENT_LENGTH in response.headers and hdrs.TRANSFER_ENCODING in response.headers:
             response.close()
             raise MalformedAnswerError("it has both Content-Length and Transfer-Encoding")
@@ -148,7 +148,7 @@ class _AiohttpAnswer:
             async for chunk in self._response.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError) as error:
-            raise BrokenAnswerError(str(error) or type(error).__name__) from error
+            raise BrokenAnswerError(f"it broke off ({type(error).__name__})") from error
 
     def abort(self) -> None:
         self._response.close()
@@ -177,3 +177,8 @@ async def _slices(data: bytearray) -> AsyncIterator[memoryview]:
     view = memoryview(data)
     for start in range(0, len(view), _WRITE_SLICE):
         yield view[start : start + _WRITE_SLICE]
+
+
+def _first_line(error: aiohttp.ClientResponseError | aiohttp.http_exceptions.HttpProcessingError) -> str:
+    """Return what is wrong, without the picture of the bytes that aiohttp adds."""
+    return error.message.partition("\n")[0].rstrip(" :.") or type(error).__name__

@@ -71,7 +71,7 @@ async def tunnel(desk: Desk, exchange: Exchange, lease: Lease) -> web.StreamResp
         await client.prepare(exchange.request)
         await _join(desk, exchange, client, engine)
         if exchange.verdict is Outcome.UPSTREAM_FAILED:
-            raise BrokenAnswerError("the engine's WebSocket is gone")
+            raise BrokenAnswerError("its WebSocket is gone")
         return client
 
 
@@ -91,7 +91,7 @@ async def _connect(desk: Desk, exchange: Exchange, session: aiohttp.ClientSessio
     except aiohttp.WSServerHandshakeError as error:
         raise RefusedError(_no_websocket(error.status)) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise UnansweredError(str(error) or type(error).__name__) from error
+        raise UnansweredError(type(error).__name__) from error
 
 
 def _no_websocket(status: int) -> Failure:

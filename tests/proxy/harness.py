@@ -73,6 +73,8 @@ class FakeCore:
                     self.reject(arrival, Rejection.UPSTREAM_FAILED, None)
                 else:
                     self.grant(arrival)
+            case _:
+                raise AssertionError(f"the front door has nothing to say of {event}")
 
     def grant(self, event: RequestArrived) -> None:
         assert self.gate is not None
@@ -333,6 +335,16 @@ class RawClient:
 
     async def read_all(self) -> bytes:
         return await asyncio.wait_for(self.reader.read(), DEADLINE_S)
+
+    def stop_reading(self) -> None:
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.resume_reading()
 
     def leave(self) -> None:
         self.writer.transport.abort()

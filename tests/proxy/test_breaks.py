@@ -362,7 +362,7 @@ async def test_a_cut_ends_also_a_stream_whose_client_does_not_read() -> None:
 
     settings = ProxySettings(break_off_timeout=Duration(SECOND // 20))
     async with raw_engine(talk) as port, running(settings, engine_port=port) as node, raw_client(node.port) as client:
-        client.writer.transport.pause_reading()
+        client.stop_reading()
         await client.send(post_bytes(CHAT_PATH, BODY))
         await until(lambda: node.core.open)
         node.core.cut_all()

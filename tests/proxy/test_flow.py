@@ -38,7 +38,7 @@ async def test_an_engine_is_read_no_faster_than_the_client_reads() -> None:
 
     process = psutil.Process()
     async with raw_engine(talk) as port, running(engine_port=port) as node, raw_client(node.port) as client:
-        client.writer.transport.pause_reading()
+        client.stop_reading()
         gc.collect()
         before = process.memory_info().rss
         await client.send(post_bytes(PATH, BODY))
@@ -47,7 +47,7 @@ async def test_an_engine_is_read_no_faster_than_the_client_reads() -> None:
         # what the kernel's socket buffers take, and little more
         assert sent[0] < 50 * MIB
         assert process.memory_info().rss - before < 32 * MIB
-        client.writer.transport.resume_reading()
+        client.go_on_reading()
         received = 0
         while piece := await client.reader.read(1 << 18):
             received += len(piece)

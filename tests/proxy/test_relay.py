@@ -2,19 +2,26 @@
 
 import asyncio
 import gzip
+import socket
+import struct
+from contextlib import AbstractAsyncContextManager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from swapd.core.ids import Bytes
 from swapd.core.reasons import Outcome
+from swapd.proxy.settings import ProxySettings
 from tests.proxy.harness import header, http_engine, post_bytes, raw_client, raw_engine, read_request, running
 
 BODY = b'{ "messages":[],   "model" : "m01" }'
 CHAT_PATH = "/v1/chat/completions"
 
 
-def plain_engine(answer: bytes, heads: list[bytes] | None = None, bodies: list[bytes] | None = None):  # noqa: ANN201
+def plain_engine(
+    answer: bytes, heads: list[bytes] | None = None, bodies: list[bytes] | None = None
+) -> AbstractAsyncContextManager[int]:
     """Return an engine that reads requests and gives each the same raw answer."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -273,3 +280,46 @@ async def test_a_slow_engine_does_not_delay_requests_to_another() -> None:
         release.set()
         (await slow).release()
         await node.settled(6)
+
+
+async def test_an_answer_whose_end_is_the_engines_close_is_passed_on_whole() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nabc")
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        assert (await client.read_until(b"0\r\n\r\n")).endswith(b"3\r\nabc\r\n0\r\n\r\n")
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.SERVED]
+
+
+async def test_an_answer_without_a_length_that_ends_in_a_reset_is_broken() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nabc")
+        await writer.drain()
+        await reset.wait()
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    reset = asyncio.Event()
+    async with raw_engine(talk) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        await client.read_until(b"abc\r\n")
+        reset.set()
+        assert await client.read_all() == b""
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.UPSTREAM_FAILED]
+
+
+async def test_other_settings_hold_for_the_requests_that_arrive_after_them() -> None:
+    async with plain_engine(OK) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        assert (await client.read_head()).startswith(b"HTTP/1.1 200")
+        await client.reader.readexactly(2)
+        node.front.reconfigure(ProxySettings(max_body=Bytes(3)))
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        assert (await client.read_head()).startswith(b"HTTP/1.1 413")
+        await node.settled(2)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import aiohttp
 import pytest
@@ -15,7 +16,7 @@ from tests.proxy.harness import Node, header, http_engine, raw_client, raw_engin
 Session = Callable[[web.WebSocketResponse, web.BaseRequest], Awaitable[None]]
 
 
-def engine_of(session: Session):  # noqa: ANN201 - a context manager
+def engine_of(session: Session) -> AbstractAsyncContextManager[int]:
     """Return an engine that accepts every WebSocket and runs ``session`` on it."""
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
