@@ -59,6 +59,7 @@ def hear(books: Books, event: Event) -> None:
                 books.instances[event.instance].holds_memory = False
         case CatalogChanged():
             books.catalog = event.catalog
+            books.operator_pins = {m: pin for m, pin in books.operator_pins.items() if m in event.catalog.models}
             books.failed_at.clear()
             books.cooling_until.clear()
         case LoadTimesKnown():

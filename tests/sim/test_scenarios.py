@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import pytest
+
 from swapd.core.catalog import SchedulingSettings
 from swapd.core.commands import Evicted, Transitioned
 from swapd.core.events import Event, RequestArrived, RequestEnded
@@ -147,7 +149,8 @@ def test_three_agents_on_two_slots_spend_no_more_than_the_limit_on_swapping() ->
     assert min(model.served for model in report.models.values()) > 50
 
 
-def test_ten_thousand_random_switches_leave_every_counter_flat() -> None:
+@pytest.mark.parametrize("switches", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_random_switches_leave_every_counter_flat(switches: int) -> None:
     chance = random.Random(10_000)
     numbers = itertools.count(2)
     last = A
@@ -156,12 +159,12 @@ def test_ten_thousand_random_switches_leave_every_counter_flat() -> None:
         nonlocal last
         number = next(numbers)
         last = chance.choice([name for name in (A, B, C) if name != last])
-        return RequestArrived(ended.at, RequestId(number), last) if number <= 10_000 else None
+        return RequestArrived(ended.at, RequestId(number), last) if number <= switches else None
 
     played = play(one_slot("a", "b", "c"), first(A), FAST, until=Instant(seconds(20_000)), follow=follow, brief=True)
     view = played.scheduler.view()
 
-    assert (played.report.node.served, played.report.node.loads) == (10_000, 10_000)
+    assert (played.report.node.served, played.report.node.loads) == (switches, switches)
     assert (played.most_alive, played.most_open) == (1, 1)
     assert len(view.instances) == 1
     assert all(len(model.story) <= 100 for model in view.models)
