@@ -13,10 +13,10 @@ import structlog
 
 from swapd.aio.supervise import Tasks
 from swapd.core.events import Event
-from swapd.core.ids import InstanceId, Instant, ModelName
+from swapd.core.ids import SECOND, InstanceId, Instant, ModelName
 from swapd.engines.base import EnginePlan
 from swapd.instances.ports import Ports
-from swapd.instances.processes import become_subreaper
+from swapd.instances.processes import Adopted, become_subreaper
 from swapd.instances.run import Room
 from swapd.instances.settings import Endpoint, InstanceSettings, ProcessView
 from swapd.instances.supervisor import Supervisor
@@ -36,10 +36,15 @@ class Instances:
         token = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._room = Room(post, now, tasks, ports, settings, token)
         self._supervisors: dict[InstanceId, Supervisor] = {}
+        self._closed = False
+        self._sweeper = tasks.start(self._sweep(), name="sweep")
 
     def start(self, instance: InstanceId, model: ModelName, plan_for_port: Callable[[int], EnginePlan]) -> None:
         """Start an engine by the plan for the port that it is given; ``plan_for_port`` may raise ``EngineError``."""
         assert instance not in self._supervisors, f"instance {instance} was started before"
+        if self._closed:
+            _log.warning("start_after_close", model=model, instance=instance)
+            return
         supervisor = Supervisor(self._room, instance, model, partial(self._supervisors.pop, instance, None))
         self._supervisors[instance] = supervisor
         supervisor.start(plan_for_port)
@@ -83,16 +88,32 @@ class Instances:
         return supervisor.run.output.tail(lines) if supervisor is not None else ()
 
     async def aclose(self, *, force: bool = False) -> None:
-        """End every instance, in order (hook, signal, grace, kill) or by force; no process is left afterwards."""
+        """End every instance, in order (hook, signal, grace, kill) or by force; no process is left afterwards.
+
+        May be called again with ``force`` while it runs. Nothing is started any more.
+        """
+        self._close()
         await asyncio.gather(*(supervisor.aclose(force=force) for supervisor in tuple(self._supervisors.values())))
         self._supervisors.clear()
 
     async def detach(self) -> None:
         """Leave the engines running: the daemon ends without them."""
+        self._close()
         for supervisor in self._supervisors.values():
             supervisor.forget()
         self._supervisors.clear()
         await asyncio.sleep(0)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._sweeper.cancel()
+
+    async def _sweep(self) -> None:
+        adopted = Adopted()
+        while True:
+            await asyncio.sleep(self._room.settings.sweep_period / SECOND)
+            runs = [supervisor.run for supervisor in self._supervisors.values()]
+            adopted.reap(frozenset(child.pid for run in runs for child in (run.child, *run.hooks) if child is not None))
 
     def _known(self, instance: InstanceId, order: str) -> Supervisor | None:
         supervisor = self._supervisors.get(instance)

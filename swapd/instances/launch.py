@@ -1,8 +1,8 @@
 """Starts a process in its own session and group, and notices its end at once.
 
 Its output goes straight to a file, never to a pipe: a pipe's reader can die, and the engine with it. Its end is an
-event on a pidfd: no watcher thread, no polling. The dead leader is kept as a zombie until ``reap``, so that its
-process id, which is also the id of its group, cannot be reused while the group is still being signalled.
+event on a pidfd: no watcher thread, no polling. The dead leader of a group is kept as a zombie until ``reap``, so that
+its process id, which is also the id of its group, cannot be reused while the group is still being signalled.
 """
 
 import asyncio
@@ -18,8 +18,13 @@ from swapd.engines.base import LaunchSpec
 class Child:
     """One started process; its ``exited`` event is set with its end, after which ``status`` holds."""
 
-    def __init__(self, spec: LaunchSpec, *, output: int, extra_env: Mapping[str, str]) -> None:
-        """Start it with standard output and error on the descriptor ``output``; raises ``OSError``."""
+    def __init__(
+        self, spec: LaunchSpec, *, output: int, extra_env: Mapping[str, str], reap_at_exit: bool = False
+    ) -> None:
+        """Start it with standard output and error on the descriptor ``output``; raises ``OSError``.
+
+        With ``reap_at_exit`` its group is not looked after once it has ended.
+        """
         self._popen = subprocess.Popen(  # noqa: S603 - an argument list from the operator's configuration; no shell
             spec.argv,
             env={**spec.env, **extra_env},
@@ -35,6 +40,7 @@ class Child:
         #: as from ``waitpid``: negative for a signal; ``None`` before the end
         self.status: int | None = None
         self._reaped = False
+        self._reap_at_exit = reap_at_exit
         self._pidfd = os.pidfd_open(self.pid)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._pidfd, self._ended)
@@ -45,6 +51,8 @@ class Child:
         if result is not None:
             self.status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
         self.exited.set()
+        if self._reap_at_exit:
+            self.reap()
 
     def signal(self, signum: int) -> None:
         """Signal the leader alone; no error when it has ended."""

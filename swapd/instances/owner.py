@@ -6,15 +6,15 @@ network namespace) or a process of the instance cannot be inspected, the answer 
 
 import enum
 import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address
 
+from swapd.instances.listeners import listeners
 from swapd.instances.processes import Process
 
-_LISTEN = "0A"
-#: addresses, as in /proc/net/tcp and tcp6, on which a connection to 127.0.0.1 arrives; the more specific ones win
-_LOOPBACK = frozenset({"0100007F", "0000000000000000FFFF00000100007F"})
-_ANY = frozenset({"00000000", "0" * 32, "0000000000000000FFFF000000000000"})
+#: on which a connection to 127.0.0.1 arrives; the more specific ones win
+_LOOPBACK = frozenset({IPv4Address("127.0.0.1"), IPv6Address("::ffff:127.0.0.1")})
+_ANY = frozenset({IPv4Address("0.0.0.0"), IPv6Address("::"), IPv6Address("::ffff:0.0.0.0")})  # noqa: S104 - compared
 
 
 class Owner(enum.Enum):
@@ -27,8 +27,8 @@ class Owner(enum.Enum):
 
 def owner_of(port: int, processes: Iterable[Process]) -> Owner:
     """Say who listens on a loopback port; every listener there must be one of ``processes``."""
-    listeners = _listeners(port)
-    if not listeners:
+    inodes = _inodes(port)
+    if not inodes:
         return Owner.UNKNOWN
     hidden = False
     for process in processes:
@@ -36,37 +36,26 @@ def owner_of(port: int, processes: Iterable[Process]) -> Owner:
         if held is None:
             hidden = True
         else:
-            listeners -= held
-        if not listeners:
+            inodes -= held
+        if not inodes:
             return Owner.OURS
     return Owner.UNKNOWN if hidden else Owner.FOREIGN
 
 
-def _listeners(port: int) -> set[str]:
+def _inodes(port: int) -> set[int]:
     """Return the inodes of the sockets that a connection to this port of 127.0.0.1 can reach."""
-    listening = [fields for fields in _tcp_sockets() if fields[3] == _LISTEN]
+    try:
+        there = [listener for listener in listeners() if listener.port == port]
+    except OSError:
+        return set()
     for addresses in (_LOOPBACK, _ANY):
-        found = {fields[9] for fields in listening if _at(fields[1], addresses, port)}
+        found = {listener.inode for listener in there if listener.address in addresses}
         if found:
             return found
     return set()
 
 
-def _tcp_sockets() -> Iterator[list[str]]:
-    for table in ("tcp", "tcp6"):
-        try:
-            text = Path(f"/proc/net/{table}").read_text(encoding="ascii")
-        except OSError:
-            continue
-        yield from (line.split() for line in text.splitlines()[1:])
-
-
-def _at(local: str, addresses: frozenset[str], port: int) -> bool:
-    address, _, hex_port = local.partition(":")
-    return address in addresses and int(hex_port, 16) == port
-
-
-def _sockets(pid: int) -> set[str] | None:
+def _sockets(pid: int) -> set[int] | None:
     """Return the inodes of a process's sockets; ``None``: it may not be inspected."""
     inodes = set()
     try:
@@ -77,7 +66,7 @@ def _sockets(pid: int) -> set[str] | None:
                 except FileNotFoundError:
                     continue
                 if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
+                    inodes.add(int(target[8:-1]))
     except PermissionError:
         return None
     except OSError:

@@ -12,7 +12,7 @@ from swapd.engines.base import ReadinessProbe
 from swapd.instances.http import UnreachableError, request
 
 #: a load of a fifth of a second must not cost a second more: this often in the first second …
-_EAGER_S = 0.0075
+_EAGER_S = 0.005
 _EAGER_FOR_S = 1.0
 #: … then less and less
 _PATIENT_S = Backoff(first=0.01, cap=1.0, factor=1.25)

@@ -132,3 +132,25 @@ def reap(processes: Iterable[Process]) -> None:
         if process.zombie and process.parent == os.getpid():
             with suppress(ChildProcessError):
                 os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG)
+
+
+class Adopted:
+    """The dead that were left to us: whoever is a subreaper must reap descendants it never started.
+
+    Reaps only what was dead at two looks in a row, so that whoever did start it had the time to ask for its status,
+    and only from sessions other than our own.
+    """
+
+    def __init__(self) -> None:
+        self._dead: set[tuple[int, int]] = set()
+
+    def reap(self, started: frozenset[int]) -> None:
+        """Look once; ``started`` are the process ids that somebody else reaps."""
+        ours = os.getsid(0)
+        dead = [
+            process
+            for process in table().values()
+            if process.zombie and process.parent == os.getpid() and process.session != ours
+        ]
+        reap(process for process in dead if process.pid not in started and (process.pid, process.start) in self._dead)
+        self._dead = {(process.pid, process.start) for process in dead}

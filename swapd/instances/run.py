@@ -12,7 +12,7 @@ from swapd.engines.base import EnginePlan, LaunchSpec
 from swapd.instances.launch import Child
 from swapd.instances.output import Output
 from swapd.instances.ports import Ports
-from swapd.instances.processes import MARK, Family, Process
+from swapd.instances.processes import MARK, Family, Process, read
 from swapd.instances.sentences import TAIL_LINES, with_log
 from swapd.instances.settings import InstanceSettings
 
@@ -69,6 +69,11 @@ class Run:
         """Time since the start."""
         return Duration(self.room.now() - self.started)
 
+    def leading(self) -> tuple[Process, ...]:
+        """Return the leading process, if there is one."""
+        leader = read(self.child.pid) if self.child is not None else None
+        return () if leader is None else (leader,)
+
     def living(self) -> tuple[Process, ...]:
         """Return its living processes; reads the process table."""
         return self.family.living() if self.family is not None else ()
@@ -86,16 +91,13 @@ class Run:
         When this is cancelled, the hook is killed with its group.
         """
         with self.output.writable() as descriptor:
-            hook = Child(spec, output=descriptor, extra_env={})
+            hook = Child(spec, output=descriptor, extra_env={}, reap_at_exit=True)
         self.hooks.append(hook)
         try:
             await hook.exited.wait()
         finally:
-            if not hook.exited.is_set():
-                hook.kill_group()
-                await asyncio.shield(hook.exited.wait())
-            hook.reap()
             self.hooks.remove(hook)
+            hook.kill_group()
         return hook.status
 
     def described(self, sentence: str) -> str:

@@ -29,6 +29,8 @@ class InstanceSettings:
     warmup_timeout: Duration = Duration(60 * SECOND)
     #: a server that answers its warm-up with errors for this long has failed
     warmup_patience: Duration = Duration(10 * SECOND)
+    #: how often dead descendants that nobody else reaps are reaped
+    sweep_period: Duration = Duration(10 * SECOND)
     #: a stop hook that runs longer is killed
     hook_timeout: Duration = Duration(120 * SECOND)
 

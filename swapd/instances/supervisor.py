@@ -167,7 +167,9 @@ class Supervisor:
         run = self.run
         if not plan.owns_listener:
             return
-        owner = owner_of(plan.port, run.living())
+        owner = owner_of(plan.port, run.leading())
+        if owner is not Owner.OURS:
+            owner = owner_of(plan.port, run.living())  # one of its workers, then; this reads the process table
         if owner is Owner.FOREIGN:
             detail = run.described(sentences.foreign_server(run.model, plan.port))
             raise LoadError(LoadFailure.FOREIGN_SERVER, detail)

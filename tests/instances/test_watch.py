@@ -164,3 +164,21 @@ async def test_a_log_stays_bounded_while_it_is_written(tmp_path: Path) -> None:
         assert room.instances.log_tail(InstanceId(1), 3) == ("x" * 1000,) * 3
         await room.stopped(1)
         assert room.seen(1, InstanceReady) == []
+
+
+async def test_a_daemon_reaps_dead_descendants_that_it_never_started(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    orphan = f"(setsid sh -c 'echo $$ > {marker}' &) ; exec sleep 1000"
+    async with bench(tmp_path, sweep_period=SOON) as room:
+        room.start(1, command=("sh", "-c", orphan))
+        await until(lambda: marker.exists() and marker.read_text().strip())
+        pid = int(marker.read_text())
+        await until(lambda: not psutil.pid_exists(pid))
+
+
+async def test_nothing_starts_after_the_close(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        await room.instances.aclose()
+        room.start(1)
+        await asyncio.sleep(0)
+        assert room.facts == []
