@@ -5,6 +5,7 @@ Promises to its user: an answer's body comes in the pieces in which it arrived; 
 its end is never used again. Nothing here knows of models, leases or clients.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -130,6 +131,7 @@ class _AiohttpAnswer:
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
+        self._lost = _lost(response)
 
     @property
     def status(self) -> int:
@@ -149,9 +151,27 @@ class _AiohttpAnswer:
                 yield chunk
         except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError) as error:
             raise BrokenAnswerError(f"it broke off ({type(error).__name__})") from error
+        if self._lost is not None and self._lost.done() and self._lost.exception() is not None:
+            raise BrokenAnswerError("its connection was reset")
 
     def abort(self) -> None:
         self._response.close()
+
+
+def _lost(response: aiohttp.ClientResponse) -> asyncio.Future[None] | None:
+    """Return what will hold the error of the connection, for an answer that ends only where its connection does.
+
+    aiohttp takes a reset for the proper end of such an answer.
+    """
+    headers = response.headers
+    connection = response.connection
+    if hdrs.CONTENT_LENGTH in headers or hdrs.TRANSFER_ENCODING in headers or connection is None:
+        return None
+    lost = None if connection.protocol is None else connection.protocol.closed
+    if lost is not None:
+        # marks the error as seen, also where nobody reads the answer to its end
+        lost.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return lost
 
 
 def _session(connect_timeout: Duration, *, reuse: bool) -> aiohttp.ClientSession:
