@@ -20,11 +20,12 @@ from swapd.core.node import Node
 from swapd.core.placement import GpuOption, legal_sets, option
 from swapd.core.policies.base import Resident
 from swapd.core.reasons import EvictionBlock, State
-from swapd.core.state import Instance, Model
+from swapd.core.state import Instance, Model, Need
 
 AUTO_PROTECTION_MOST: Final = Duration(120 * SECOND)
 #: subsets of sharing victims looked at for one set of GPUs before the best so far is taken
 SEARCH_LIMIT: Final = 4096
+_NEVER: Final = Instant(-(1 << 62))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,34 @@ def quiet(node: Node, instance: Instance) -> bool:
     return not any(other.state is State.LOADING for other in node.neighbours(instance))
 
 
-def patient_since(node: Node, since: Instant) -> Instant | None:
-    """Return when somebody who waits since then may override protection; ``None``: never."""
+def patient_limit(node: Node) -> Instant:
+    """Return since when somebody must have waited to override protection."""
     wait = node.settings.protect_max_wait
-    return None if wait is None else Instant(since + wait)
+    return _NEVER if wait is None else Instant(node.at - wait)
+
+
+class Failed:
+    """Which footprints found no room in this round; who is patient and fails would fail as well if it were not."""
+
+    __slots__ = ("_all", "_patient")
+
+    def __init__(self) -> None:
+        self._all: dict[Need, None] = {}
+        self._patient: dict[Need, None] = {}
+
+    def add(self, need: Need, *, patient: bool) -> None:
+        """Note a footprint that found no room."""
+        self._all[need] = None
+        if patient:
+            self._patient[need] = None
+
+    def covers(self, need: Need, *, patient: bool) -> bool:
+        """Say whether trying again is in vain."""
+        return need in (self._patient if patient else self._all)
+
+    def covers_all(self, needs: Mapping[Need, int]) -> bool:
+        """Say whether no footprint is left that is worth a try."""
+        return len(self._patient) == len(needs)
 
 
 def evictable(node: Node, instance: Instance, *, patient: bool, holder: bool) -> bool:

@@ -167,6 +167,8 @@ def nothing_dropped(node: Node) -> None:
     for name, model in node.models.items():
         waits = bool(model.queue)
         _law(node, "nothing_dropped", f"{name} has no deadline", holds=not waits or name in node.deadlines)
+        answered = model.instance is None or model.instance.state is not State.READY or not model.orders
+        _law(node, "nothing_dropped", f"operators wait for {name}, which is ready", holds=answered)
         absent = model.instance is None and (waits or bool(model.orders))
         _law(node, "nothing_dropped", f"{name} is pending unknown to the node", holds=absent == (name in node.pending))
     first = node.deadlines.first()

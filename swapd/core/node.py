@@ -12,7 +12,7 @@ from swapd.core.catalog import Mode, SchedulingSettings
 from swapd.core.commands import Command, StaleFact
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.policies.base import EvictionPolicy
-from swapd.core.state import Instance, Model, Request
+from swapd.core.state import Instance, Model, Need, Request
 from swapd.core.story import Story
 from swapd.core.topology import NodeTopology
 from swapd.core.viability import NodeLoad
@@ -71,6 +71,9 @@ class Node:
     refused: dict[RequestId, None] = field(default_factory=dict)
     #: models somebody waits for that have no instance, by (class, age)
     pending: Agenda[tuple[int, int]] = field(default_factory=Agenda)
+    #: how many of them have which footprint, and which of them have not been told yet what stands in their way
+    needs: dict[Need, int] = field(default_factory=dict)
+    unexplained: dict[ModelName, None] = field(default_factory=dict)
     #: the same models by age, and by the age at which ``max_wait`` minus the load itself is used up
     ages: Agenda[int] = field(default_factory=Agenda)
     limits: Agenda[int] = field(default_factory=Agenda)
@@ -104,23 +107,38 @@ class Node:
         since = model.since = model.oldest()
         name, limit, instance = model.spec.name, model.spec.max_wait, model.instance
         if since is not None and instance is None:
+            if name not in self.pending:
+                self.needs[model.need] = self.needs.get(model.need, 0) + 1
+                self.unexplained[name] = None
             self.pending.put(name, model.queue.rank() if model.queue else (model.spec.priority, since))
             self.ages.put(name, since)
             self.limits.put(name, since + limit - model.lhat)
         elif name in self.pending:
             self.pending.drop(name)
+            self._one_less(model.need)
             self.ages.drop(name)
             self.limits.drop(name)
         if since is None:
             self.deadlines.drop(name)
             model.noted.clear()
-            model.explained = False
         elif not model.placed:
             self.deadlines.put(name, since + limit)
         elif model.queue:
             self.deadlines.put(name, model.queue.oldest().arrived + limit)
         else:
             self.deadlines.drop(name)
+
+    def change_need(self, model: Model, need: Need) -> None:
+        """Give a model another footprint."""
+        if model.spec.name in self.pending:
+            self._one_less(model.need)
+            self.needs[need] = self.needs.get(need, 0) + 1
+        model.need = need
+
+    def _one_less(self, need: Need) -> None:
+        count = self.needs.pop(need) - 1
+        if count:
+            self.needs[need] = count
 
     def wake_by(self, moment: Instant) -> None:
         """Have the next wake-up no later than this; for steps that settle nothing."""

@@ -16,7 +16,7 @@ from swapd.core.node import Node
 from swapd.core.operators import enter_pin
 from swapd.core.policies import policy_named
 from swapd.core.reasons import Rejection, State, UnloadCause
-from swapd.core.state import Model
+from swapd.core.state import Model, Need
 from swapd.core.viability import Demand
 
 
@@ -40,13 +40,13 @@ def _set_settings(node: Node, settings: SchedulingSettings) -> None:
 def _enter(node: Node, spec: ModelSpec) -> None:
     model = node.models.get(spec.name)
     if model is None:
-        model = Model(spec, demand=Demand(node.at), frequency_at=node.at)
+        model = Model(spec, _need(spec), demand=Demand(node.at), frequency_at=node.at)
         node.models[spec.name] = model
         expect(model)
         enter_pin(node, model)
         return
     changed = model.spec.revision != spec.revision
-    model.spec = spec
+    _set_spec(node, model, spec)
     model.configured = True
     node.removed.pop(spec.name, None)
     expect(model)
@@ -58,6 +58,16 @@ def _enter(node: Node, spec: ModelSpec) -> None:
     _bound_queue(node, model)
     _compare(node, model)
     node.refresh(model)
+
+
+def _need(spec: ModelSpec) -> Need:
+    footprint = spec.footprint
+    return footprint.gpus, footprint.bytes_per_gpu, footprint.exclusive
+
+
+def _set_spec(node: Node, model: Model, spec: ModelSpec) -> None:
+    model.spec = spec
+    node.change_need(model, _need(spec))
 
 
 def _bound_queue(node: Node, model: Model) -> None:

@@ -211,6 +211,8 @@ def upstream_failed(node: Node, event: UpstreamFailed) -> bool:
         request.instance = None
         model.queue.put_back(request)
         node.refresh(model)
+        if model.instance is not None:
+            serve(node, model.instance)
     return True
 
 

@@ -11,14 +11,13 @@ Rules that hold here:
 """
 
 from swapd.core.eta import clearing_estimate, drain_due, drain_plan
-from swapd.core.eviction import candidates, find, patient_since
-from swapd.core.grants import serve
-from swapd.core.ids import Instant
+from swapd.core.eviction import Failed, candidates, find, patient_limit
+from swapd.core.grants import serve, settle_orders
 from swapd.core.moves import drain, lift_drain
 from swapd.core.node import Node, Reservation
 from swapd.core.placement import option
 from swapd.core.reasons import State
-from swapd.core.state import Model, Need
+from swapd.core.state import Model
 
 
 def keep(node: Node) -> None:
@@ -48,6 +47,8 @@ def drop(node: Node) -> None:
         if instance.state is State.DRAINING and instance.drain is not None and instance.drain.cause is None:
             lift_drain(node, instance)
             serve(node, instance)
+            settle_orders(node, instance.model, ok=True, detail=f"{instance.model.name} is ready")
+            node.refresh(instance.model)
 
 
 def consider(node: Node) -> None:
@@ -55,18 +56,18 @@ def consider(node: Node) -> None:
     clearing = clearing_estimate(node)
     if node.reservation is not None or not _somebody_due(node, clearing):
         return
-    tried: dict[tuple[Need, bool], None] = {}
+    patient_from = patient_limit(node)
+    failed = Failed()
     for name in node.pending:
         model = node.models[name]
-        since = model.since
-        assert since is not None
-        if not drain_due(node, model, since, clearing):
+        assert model.since is not None
+        patient = model.since <= patient_from
+        if failed.covers(model.need, patient=patient) or not drain_due(node, model, model.since, clearing):
             continue
-        patient = is_patient(node, since)
-        if (model.need, patient) in tried:
-            continue
-        tried[model.need, patient] = None
         if _reserve(node, model, patient=patient):
+            return
+        failed.add(model.need, patient=patient)
+        if failed.covers_all(node.needs):
             return
 
 
@@ -98,9 +99,3 @@ def _drain_victims(node: Node, reservation: Reservation) -> None:
         if victim.state is State.READY:
             why = f"{reservation.model.name} has waited long enough for its room"
             drain(node, victim, None, why, node.settings.drain_timeout)
-
-
-def is_patient(node: Node, since: Instant) -> bool:
-    """Say whether somebody who waits since then may override protection now."""
-    moment = patient_since(node, since)
-    return moment is not None and node.at >= moment

@@ -1,6 +1,6 @@
 """Takes every decision that an event makes possible, until nothing more changes. There is one copy of this tree.
 
-In this order, again and again: what is due; the node's own drain; refusals; instances that may leave or start; the
+In this order, again and again: what is due; the node's own drain; instances that may leave or start; refusals; the
 reservation; then the pending models, the most urgent first, and last the pins and what comes back after a change.
 
 A model that finds no room does not stop the others, and a footprint that found none is not tried again in the same
@@ -11,17 +11,16 @@ from swapd.core import node_drain, reservation
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
 from swapd.core.eta import surplus
-from swapd.core.eviction import Plan, blocked_by, candidates, find, quiet
+from swapd.core.eviction import Failed, Plan, blocked_by, candidates, find, patient_limit, quiet
 from swapd.core.feasibility import infeasible
 from swapd.core.grants import refuse_all
-from swapd.core.ids import InstanceId
+from swapd.core.ids import InstanceId, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import book, drain, forget, start, unload
 from swapd.core.node import Node
 from swapd.core.placement import fits_now
 from swapd.core.reasons import Rejection, State, UnloadCause
-from swapd.core.reservation import is_patient
-from swapd.core.state import Instance, Model, Need
+from swapd.core.state import Instance, Model
 from swapd.core.wakeups import next_wakeup
 
 
@@ -32,9 +31,9 @@ def settle(node: Node) -> None:
     while changes != node.changes:
         changes = node.changes
         node_drain.advance(node)
-        _refuse(node)
         for instance in list(node.instances.values()):
             _move_on(node, instance)
+        _refuse(node)
         reservation.keep(node)
         _place_pending(node)
         _place_pins(node)
@@ -122,35 +121,43 @@ def _holds(node: Node, instance: Instance) -> bool:
 
 def _place_pending(node: Node) -> None:
     """Book room for the pending models, the most urgent first."""
-    if node.loads_running >= node.settings.max_concurrent_loads:
+    most = node.settings.max_concurrent_loads
+    if node.loads_running >= most:
         return
-    failed: dict[bool, dict[Need, None]] = {False: {}, True: {}}
+    patient_from = patient_limit(node)
+    failed = Failed()
     costs: dict[bool, dict[InstanceId, float]] = {}
     for name in node.pending:
         model = node.models[name]
-        since = model.since
-        assert since is not None
-        patient = is_patient(node, since)
+        assert model.since is not None
+        patient = model.since <= patient_from
         holder = node.reservation is not None and node.reservation.model is model
-        if model.need in failed[patient] and not holder:
-            if not model.explained:
-                _note_blocks(node, model, patient=patient)
+        if failed.covers(model.need, patient=patient) and not holder:
             continue
-        if holder:
-            leaving = candidates(node, patient=patient, holder=True)
-        elif patient in costs:
-            leaving = costs[patient]
-        else:
-            leaving = costs[patient] = candidates(node, patient=patient)
-        plan = find(node, model.spec.footprint, surplus(node, model), leaving)
+        if holder or patient not in costs:
+            costs[patient] = candidates(node, patient=patient, holder=holder)
+        plan = find(node, model.spec.footprint, surplus(node, model), costs[patient])
         if plan is None:
-            failed[patient][model.need] = None
+            failed.add(model.need, patient=patient)
             _note_blocks(node, model, patient=patient)
-            continue
-        book(node, model, plan, _why(model, plan))
-        costs.clear()
-        if node.loads_running >= node.settings.max_concurrent_loads:
-            return
+        else:
+            book(node, model, plan, _why(model, plan))
+            if node.loads_running >= most:
+                return
+        if holder or plan is not None:
+            costs.clear()
+        if failed.covers_all(node.needs) and node.reservation is None:
+            break
+    _explain(node, patient_from)
+
+
+def _explain(node: Node, patient_from: Instant) -> None:
+    """Tell the models that have just become pending what stands in their way."""
+    for name in node.unexplained:
+        model = node.models.get(name)
+        if model is not None and model.since is not None and name in node.pending:
+            _note_blocks(node, model, patient=model.since <= patient_from)
+    node.unexplained.clear()
 
 
 def _place_pins(node: Node) -> None:
@@ -183,7 +190,6 @@ def _why(model: Model, plan: Plan) -> str:
 
 def _note_blocks(node: Node, model: Model, *, patient: bool) -> None:
     """Say once per cause and wait which residents could not leave for a pending model."""
-    model.explained = True
     for instance in node.instances.values():
         block = blocked_by(node, instance, patient=patient)
         if block is not None and (instance.id, block) not in model.noted:

@@ -142,6 +142,8 @@ class Model:
     """One model, configured or on its way out."""
 
     spec: ModelSpec
+    #: its footprint, as a key that is cheap to compare
+    need: Need
     configured: bool = True
     queue: ModelQueue[Request] = field(default_factory=ModelQueue)
     #: serves or will serve: RESERVED to DRAINING
@@ -172,8 +174,6 @@ class Model:
     breakdowns: deque[Instant] = field(default_factory=lambda: deque(maxlen=BREAKDOWNS))
     #: EvictionBlocked notes already given for its present wait
     noted: dict[tuple[InstanceId, EvictionBlock], None] = field(default_factory=dict)
-    #: those notes were given at least once
-    explained: bool = False
     demand: Demand = field(default_factory=Demand)
     story: Story = field(default_factory=Story)
 
@@ -196,12 +196,6 @@ class Model:
     def placed(self) -> bool:
         """Its load has begun or is done: operators need not fear for room any more."""
         return self.instance is not None and self.instance.state in (State.LOADING, State.READY)
-
-    @property
-    def need(self) -> Need:
-        """Its footprint, as a key that is cheap to compare."""
-        footprint = self.spec.footprint
-        return footprint.gpus, footprint.bytes_per_gpu, footprint.exclusive
 
     def oldest(self) -> Instant | None:
         """Return since when the longest waiter (request or operator) waits."""

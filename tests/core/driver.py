@@ -145,7 +145,7 @@ class World:
                 self.specs[s.name] = s
                 self.engines.setdefault(s.name, Engine(load=s.load_estimate / SECOND))
             for name in remove:
-                del self.specs[ModelName(name)]
+                self.specs.pop(ModelName(name), None)
             self.settings = replace(self.settings, **settings)  # type: ignore[arg-type]
             return ev.CatalogChanged(self.now, Catalog(dict(self.specs), self.settings))
 
