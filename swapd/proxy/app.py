@@ -175,4 +175,7 @@ class _Protocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        return self._malformed(message or "")
+        if message is None:
+            # out of a handler, which answers every error it can: the client has gone or must notice a break
+            raise ConnectionError("the connection ends here") from exc
+        return self._malformed(message)

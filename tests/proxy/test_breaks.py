@@ -9,6 +9,7 @@ from swapd.core.ids import SECOND, Duration
 from swapd.core.reasons import Outcome, Rejection
 from swapd.proxy.services import Endpoint, RouteOptions
 from swapd.proxy.settings import ProxySettings
+from swapd.proxy.usage import UsageReader
 from tests.proxy.harness import (
     INSTANCE,
     Talk,
@@ -419,3 +420,76 @@ async def test_chunks_leave_as_they_come() -> None:
             assert (await client.read_until(b"\n\n")).endswith(f"data: {number}\n\n".encode())
         assert (await client.read_until(b"0\r\n\r\n")) == b"\r\n0\r\n\r\n"
         await node.settled(1)
+
+
+async def test_a_bug_in_the_middle_of_an_answer_ends_it_without_a_proper_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def feed(_self: UsageReader, _chunk: bytes) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(UsageReader, "feed", feed)
+    async with raw_engine(Watched()) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        got = await client.read_all()
+        await node.settled(1)
+        assert got.endswith(b"data: 1\n\n\r\n")
+
+
+async def test_a_request_cut_at_the_moment_of_its_grant_is_not_sent() -> None:
+    engine = Watched()
+    async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        node.core.hold = True
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        await until(lambda: node.core.waiting)
+        node.core.grant_all()
+        node.core.cut_all()
+        assert (await client.read_head()).startswith(b"HTTP/1.1 503")
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.CUT]
+        assert engine.requests == 0
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH\r\n\r\n", SSE_HEAD + chunk(b"data: 1\n\n")])
+async def test_with_finish_an_answer_that_fails_without_its_client_ends_the_request(answer: bytes) -> None:
+    asked = asyncio.Event()
+    go = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.set()
+        await go.wait()
+        writer.write(answer)
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node:
+        node.options["m01"] = RouteOptions(finish_on_abort=True)
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await asyncio.wait_for(asked.wait(), 20)
+            client.leave()
+        await until(lambda: len(node.tasks) == 2)
+        go.set()
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.CANCELLED]
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH\r\n\r\n"])
+async def test_with_finish_a_failed_attempt_is_told_as_without(answer: bytes) -> None:
+    engine = dies_after(answer)
+    async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        node.options["m01"] = RouteOptions(finish_on_abort=True)
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        assert (await client.read_head()).startswith(b"HTTP/1.1 502")
+        await node.settled(1)
+
+
+async def test_with_finish_nothing_is_finished_once_the_daemon_closes() -> None:
+    engine = Watched()
+    async with raw_engine(engine) as port, running(engine_port=port) as node:
+        node.options["m01"] = RouteOptions(finish_on_abort=True)
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await client.read_until(b"data: 1\n\n")
+            await node.tasks.aclose()
+            client.leave()
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.CANCELLED]
+        await until(lambda: engine.closed == 1)

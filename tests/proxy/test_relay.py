@@ -323,3 +323,14 @@ async def test_other_settings_hold_for_the_requests_that_arrive_after_them() -> 
         await client.send(post_bytes(CHAT_PATH, BODY))
         assert (await client.read_head()).startswith(b"HTTP/1.1 413")
         await node.settled(2)
+
+
+async def test_answers_in_pieces_without_a_change_to_the_connection_may_be_many() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\nX-Trailer: 1\r\n\r\n"
+    async with plain_engine(answer) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        for _ in range(3):
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            await client.read_head()
+            body = await client.read_until(b"0\r\n\r\n")
+            assert b"".join(body.split(b"\r\n")[1::2]) == b"abc"
+        await node.settled(3)
