@@ -5,8 +5,8 @@ The deadlines are the core's; the shell only says what time it is. Each is looke
 
 from swapd.core.commands import Answer
 from swapd.core.eta import eta
-from swapd.core.eviction import quiet
 from swapd.core.grants import cut_all, refuse_queued
+from swapd.core.guards import quiet
 from swapd.core.ids import SECOND, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import fail_load

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from swapd.core.catalog import Source
-from swapd.core.eviction import Plan, candidates, cost, drainable, find
+from swapd.core.eviction import Plan, candidates, cost, find
+from swapd.core.guards import drainable
 from swapd.core.ids import SECOND, Duration, GpuSet, Instant
 from swapd.core.node import Node
 from swapd.core.reasons import State

@@ -109,7 +109,8 @@ def stop_signalled(node: Node, event: StopSignalled) -> bool:
     stopping = instance.stopping
     if stopping.kill_at is not None:
         stopping.kill_at = Instant(event.at + stopping.grace)
-    return True
+        node.wake_by(stopping.kill_at)
+    return False
 
 
 def processes_gone(node: Node, event: ProcessesGone) -> bool:
@@ -124,7 +125,8 @@ def processes_gone(node: Node, event: ProcessesGone) -> bool:
     for successor in node.neighbours(instance):
         if successor.state is State.RESERVED:
             _enter_release(node, successor)
-    return True
+    node.wake_by(stopping.leak_at)
+    return False
 
 
 def _enter_release(node: Node, successor: Instance) -> None:

@@ -7,7 +7,7 @@ at everything. ``replay_is_exact`` cannot be seen from inside one run: the prope
 from typing import Final
 
 from swapd.core.commands import Answer, Transitioned
-from swapd.core.eviction import AUTO_PROTECTION_MOST
+from swapd.core.guards import AUTO_PROTECTION_MOST
 from swapd.core.lifecycle import TABLE
 from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State, UnloadCause

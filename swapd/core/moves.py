@@ -7,7 +7,8 @@ more from that step on; an order to stop is given once, a kill once; memory is f
 from typing import Final
 
 from swapd.core.commands import Answer, Evicted, Kill, Start, Stop, Transitioned
-from swapd.core.eviction import Plan, protected_until
+from swapd.core.eviction import Plan
+from swapd.core.guards import protected_until
 from swapd.core.ids import SECOND, Duration, InstanceId, Instant
 from swapd.core.lifecycle import Cause, after
 from swapd.core.node import Node

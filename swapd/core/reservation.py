@@ -11,8 +11,9 @@ Rules that hold here:
 """
 
 from swapd.core.eta import clearing_estimate, drain_due, drain_plan
-from swapd.core.eviction import Failed, candidates, find, patient_limit
+from swapd.core.eviction import Failed, candidates, find
 from swapd.core.grants import serve, settle_orders
+from swapd.core.guards import patient_limit
 from swapd.core.moves import drain, lift_drain
 from swapd.core.node import Node, Reservation
 from swapd.core.placement import option

@@ -11,9 +11,10 @@ from swapd.core import node_drain, reservation
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
 from swapd.core.eta import surplus
-from swapd.core.eviction import Failed, Plan, blocked_by, candidates, find, patient_limit, quiet
+from swapd.core.eviction import Failed, Plan, candidates, find
 from swapd.core.feasibility import infeasible
 from swapd.core.grants import refuse_all
+from swapd.core.guards import blocked_by, patient_limit, quiet
 from swapd.core.ids import InstanceId, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import book, drain, forget, start, unload

@@ -5,7 +5,7 @@ A moment that has passed is never named: what was due then is done, or waits for
 
 from swapd.core.due import idle_moment
 from swapd.core.eta import clearing_estimate
-from swapd.core.eviction import protected_until, resident_until
+from swapd.core.guards import protected_until, resident_until
 from swapd.core.ids import Instant
 from swapd.core.node import Node
 from swapd.core.reasons import State
