@@ -26,6 +26,8 @@ class ConfigInfo:
     error: str = ""
     #: time since the configuration in force was applied
     age: Duration = Duration(0)
+    #: settings of the file that differ from the running ones and wait for a restart
+    restart_needed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def status_document(view: NodeView, extras: Extras) -> Json:
             "ok": extras.config.ok,
             "error": extras.config.error or None,
             "age_s": _seconds(extras.config.age),
+            "restart_needed": list(extras.config.restart_needed),
         },
         "listeners": dict(extras.listeners),
         "loads_running": view.loads_running,

@@ -93,6 +93,7 @@ def config_info(reloader: Reloader, now: Instant) -> ConfigInfo:
         ok=not reloader.error,
         error=reloader.error,
         age=Duration(now - reloader.applied_at),
+        restart_needed=reloader.restart_needed,
     )
 
 

@@ -92,6 +92,8 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
     root.setLevel(level.upper())
     # aiohttp's access log would be a second line per request; ours carries model and instance.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    # Tells of every file that changes in the directory; what concerns the configuration is logged by its reload.
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     listener = logging.handlers.QueueListener(lines, writer)
     listener.start()
     return LogWriter(listener)

@@ -92,6 +92,8 @@ def _print_head(console: Console, document: Json) -> None:
         console.print(
             Text(f"the config file as it is now is REFUSED, the old one stays in force: {refused}", "bold red")
         )
+    if config["restart_needed"]:
+        console.print(Text(f"waits for a restart of the daemon: {', '.join(config['restart_needed'])}", "yellow"))
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:

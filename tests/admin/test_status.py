@@ -133,7 +133,13 @@ def test_a_refused_config_says_that_it_is_not_in_force_and_why() -> None:
         "ok": False,
         "error": "swapd.yaml:3: correct the key",
         "age_s": 5,
+        "restart_needed": [],
     }
+
+
+def test_settings_that_wait_for_a_restart_are_named() -> None:
+    config = ConfigInfo("/etc/swapd.yaml", ok=True, restart_needed=("http.listen",))
+    assert document(node_view(), config=config)["config"]["restart_needed"] == ["http.listen"]
 
 
 def test_readiness_is_the_reverse_of_its_reasons() -> None:
