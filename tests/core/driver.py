@@ -7,6 +7,7 @@ At equal times the order is: facts of engines, arrivals and ends in the order th
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from swapd.core import events as ev
 from swapd.core.catalog import Catalog, Footprint, ModelSpec, SchedulingSettings
@@ -25,10 +26,11 @@ from swapd.core.commands import (
     Stop,
     VerdictChanged,
 )
-from swapd.core.ids import SECOND, Bytes, Duration, InstanceId, Instant, ModelName, RequestId, seconds
+from swapd.core.ids import SECOND, Bytes, InstanceId, Instant, ModelName, RequestId, seconds
 from swapd.core.reasons import LoadFailure, Outcome, Stage
 from swapd.core.scheduler import Scheduler
 from swapd.core.topology import Gpu, NodeTopology
+from swapd.core.view import ModelView
 
 GIB = 1 << 30
 
@@ -37,13 +39,13 @@ def topology(gpus: int = 8, gib: float = 80) -> NodeTopology:
     return NodeTopology(tuple(Gpu(i, f"virtual-{i}", Bytes(int(gib * GIB))) for i in range(gpus)))
 
 
-def spec(name: str, gpus: int = 1, *, gib: float = 1, load: float = 60, exclusive: bool = True, **more: object) -> ModelSpec:
-    footprint = Footprint(gpus, Bytes(int(gib * GIB)), exclusive=exclusive)
-    return ModelSpec(ModelName(name), footprint, load_estimate=seconds(load), **more)  # type: ignore[arg-type]
+def spec(name: str, gpus: int = 1, *, gib: float = 1, load: float = 60, shares: bool = False, **more: Any) -> ModelSpec:
+    footprint = Footprint(gpus, Bytes(int(gib * GIB)), exclusive=not shares)
+    return ModelSpec(ModelName(name), footprint, load_estimate=seconds(load), **more)
 
 
-def catalog(specs: Iterable[ModelSpec], **settings: object) -> Catalog:
-    return Catalog({s.name: s for s in specs}, SchedulingSettings(**settings))  # type: ignore[arg-type]
+def catalog(specs: Iterable[ModelSpec], **settings: Any) -> Catalog:
+    return Catalog({s.name: s for s in specs}, SchedulingSettings(**settings))
 
 
 @dataclass
@@ -70,6 +72,7 @@ class Engine:
 class Asked:
     """One request and what became of it."""
 
+    number: int
     model: str
     arrived: float
     #: time from grant to end; ``None``: never ends by itself
@@ -87,9 +90,9 @@ class Asked:
 class World:
     """A Scheduler and everything around it; every law is checked after every event."""
 
-    def __init__(self, specs: Iterable[ModelSpec] = (), *, gpus: int = 8, gib: float = 80, **settings: object) -> None:
+    def __init__(self, specs: Iterable[ModelSpec] = (), *, gpus: int = 8, gib: float = 80, **settings: Any) -> None:
         self.specs = {s.name: s for s in specs}
-        self.settings = SchedulingSettings(**settings)  # type: ignore[arg-type]
+        self.settings = SchedulingSettings(**settings)
         self.core = Scheduler(topology(gpus, gib), Catalog(self.specs, self.settings), Instant(0))
         self.engines: dict[str, Engine] = {s.name: Engine(load=s.load_estimate / SECOND) for s in self.specs.values()}
         self.now = Instant(0)
@@ -107,12 +110,12 @@ class World:
         self._count += 1
         heapq.heappush(self._plan, (seconds(at), self._count, make))
 
-    def request(self, model: str, at: float | None = None, service: float | None = 0.0, **more: object) -> Asked:
+    def request(self, model: str, at: float | None = None, service: float | None = 0.0, **more: Any) -> Asked:
         self._ids += 1
         number = self._ids
         when = self.now / SECOND if at is None else at
-        asked = self.asked[number] = Asked(model, when, service)
-        self.plan(when, lambda: ev.RequestArrived(self.now, RequestId(number), ModelName(model), **more))  # type: ignore[arg-type]
+        asked = self.asked[number] = Asked(number, model, when, service)
+        self.plan(when, lambda: ev.RequestArrived(self.now, RequestId(number), ModelName(model), **more))
         return asked
 
     def leave(self, asked: Asked, at: float) -> None:
@@ -122,31 +125,30 @@ class World:
         if asked.ended:
             return None
         asked.ended = True
-        return ev.RequestEnded(self.now, self._id(asked), outcome)
+        return ev.RequestEnded(self.now, RequestId(asked.number), outcome)
 
-    def _id(self, asked: Asked) -> RequestId:
-        return RequestId(next(number for number, other in self.asked.items() if other is asked))
-
-    def order(self, kind: type, at: float | None = None, **more: object) -> int:
+    def order(self, kind: type, at: float | None = None, **more: Any) -> int:
         """Give an operator's order; return its number in ``answers``."""
         self._ids += 1
         number = self._ids
         self.plan(self.now / SECOND if at is None else at, lambda: kind(self.now, RequestId(number), **more))
         return number
 
-    def fact(self, kind: type, model: str, at: float | None = None, **more: object) -> None:
+    def fact(self, kind: type, model: str, at: float | None = None, **more: Any) -> None:
         """Report something of the living instance of a model."""
         when = self.now / SECOND if at is None else at
         self.plan(when, lambda: kind(self.now, self.instance(model), **more))
 
-    def reconfigure(self, *specs: ModelSpec, at: float | None = None, remove: Iterable[str] = (), **settings: object) -> None:
+    def reconfigure(
+        self, *specs: ModelSpec, at: float | None = None, remove: Iterable[str] = (), **settings: Any
+    ) -> None:
         def make() -> ev.Event:
             for s in specs:
                 self.specs[s.name] = s
                 self.engines.setdefault(s.name, Engine(load=s.load_estimate / SECOND))
             for name in remove:
                 self.specs.pop(ModelName(name), None)
-            self.settings = replace(self.settings, **settings)  # type: ignore[arg-type]
+            self.settings = replace(self.settings, **settings)
             return ev.CatalogChanged(self.now, Catalog(dict(self.specs), self.settings))
 
         self.plan(self.now / SECOND if at is None else at, make)
@@ -253,21 +255,22 @@ class World:
     # looking
 
     def state(self, instance: InstanceId) -> str:
-        return next((str(i.state) for i in self.core.view().instances if i.instance == instance), "gone")
+        record = self.core._node.instances.get(instance)
+        return "gone" if record is None else str(record.state)
 
     def instance(self, model: str) -> InstanceId:
         instance = self.model(model).instance
         assert instance is not None, f"{model} has no instance"
         return instance.instance
 
-    def model(self, name: str):  # noqa: ANN201 - a ModelView
+    def model(self, name: str) -> ModelView:
         return next(m for m in self.core.view().models if m.model == name)
 
     def residents(self) -> list[str]:
         """Names of the ready models, sorted."""
         return sorted(str(i.model) for i in self.core.view().instances if i.state == "ready")
 
-    def of(self, kind: type, model: str | None = None) -> list:  # type: ignore[type-arg]
+    def of(self, kind: type, model: str | None = None) -> list[Any]:
         """All commands of a kind, in order; for one model if named."""
         return [c for _, c in self.log if isinstance(c, kind) and (model is None or _model_of(self, c) == model)]
 
@@ -285,8 +288,3 @@ def _model_of(world: World, command: Command) -> str:
         return world.alive[command.instance]
     assert isinstance(command, Grant | Reject | Evicted | EvictionBlocked | LoadFinished | VerdictChanged)
     return str(command.model)
-
-
-def kept(value: float) -> Duration:
-    """Return seconds as a duration."""
-    return seconds(value)

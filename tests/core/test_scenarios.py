@@ -1,10 +1,13 @@
 """The deterministic scenarios: exact waits with unload times of three seconds."""
 
+from typing import Any
+
 import pytest
 
 from swapd.core.ids import seconds
-from swapd.core.reasons import Rejection
 from tests.core.driver import World, spec
+
+Settings = dict[str, Any]
 
 
 def two_big_models(**settings: object) -> World:
@@ -19,7 +22,7 @@ def two_big_models(**settings: object) -> World:
         ({"protect": seconds(300), "protect_max_wait": None}, 428),
     ],
 )
-def test_a_second_model_for_the_same_gpus_waits_until_the_first_has_been_served(settings, expected):
+def test_a_second_model_for_the_same_gpus_waits_until_the_first_was_served(settings: Settings, expected: float) -> None:
     world = two_big_models(**settings)
     a = world.request("a", at=0, service=10)
     b = world.request("b", at=5)
@@ -28,7 +31,7 @@ def test_a_second_model_for_the_same_gpus_waits_until_the_first_has_been_served(
 
 
 @pytest.mark.parametrize(("settings", "expected"), [({}, 78), ({"protect": seconds(0)}, 63)])
-def test_an_idle_model_is_protected_only_as_long_as_the_newcomer_is_patient(settings, expected):
+def test_an_idle_model_is_protected_only_while_the_newcomer_is_patient(settings: Settings, expected: float) -> None:
     world = two_big_models(**settings)
     world.request("a", at=0, service=10)
     b = world.request("b", at=71)
@@ -36,7 +39,7 @@ def test_an_idle_model_is_protected_only_as_long_as_the_newcomer_is_patient(sett
     assert b.waited == expected
 
 
-def test_a_big_model_gets_its_turn_among_small_ones_that_are_never_idle():
+def test_a_big_model_gets_its_turn_among_small_ones_that_are_never_idle() -> None:
     small = [spec(f"m{i}", load=20) for i in range(8)]
     world = World([*small, spec("x", 8, load=84)], max_concurrent_loads=8)
     for start in range(0, 1200, 20):
@@ -48,7 +51,7 @@ def test_a_big_model_gets_its_turn_among_small_ones_that_are_never_idle():
     assert all(asked.granted for asked in world.asked.values())
 
 
-def test_interleaved_requests_for_three_models_in_one_slot_need_three_loads():
+def test_interleaved_requests_for_three_models_in_one_slot_need_three_loads() -> None:
     world = World([spec(name, 8) for name in "abc"])
     for second, name in enumerate("abaacabc"):
         world.request(name, at=second)
@@ -56,7 +59,7 @@ def test_interleaved_requests_for_three_models_in_one_slot_need_three_loads():
     assert world.loads() == 3
 
 
-def test_a_hundred_requests_to_one_cold_model_need_one_load():
+def test_a_hundred_requests_to_one_cold_model_need_one_load() -> None:
     world = World([spec("a", concurrency=8)])
     asked = [world.request("a", at=0, service=1) for _ in range(100)]
     world.run(300)
