@@ -42,14 +42,20 @@ async def one_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def connection(port: int, message: bytes, todo: list[int], tally: Tally) -> None:
-    """Send requests one after the other until none is left to do."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        while todo:
-            todo.pop()
-            await one_request(reader, writer, message, tally)
-    finally:
-        writer.close()
+    """Send requests one after the other until none is left to do; connect again when the server has closed."""
+    number = 0
+    while todo:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            while todo:
+                number = todo.pop()
+                await one_request(reader, writer, message, tally)
+        except asyncio.IncompleteReadError as error:
+            if error.partial:  # in the middle of an answer; between two it is what llama.cpp does now and then
+                raise
+            todo.append(number)
+        finally:
+            writer.close()
 
 
 async def run(port: int, body: bytes, connections: int, requests: int) -> dict[str, float]:

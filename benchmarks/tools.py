@@ -40,6 +40,7 @@ async def generate(port: int, body: dict[str, Any], *, connections: int, request
         sys.executable, str(HERE / "load.py"), *map(str, arguments), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
+    assert process.returncode == 0, "the load generator failed; it says why above"
     result: dict[str, float] = json.loads(output)
     assert result["failures"] == 0, result
     return result

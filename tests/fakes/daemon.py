@@ -270,11 +270,16 @@ def write_config(path: Path, config: dict[str, Any]) -> None:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that was free a moment ago.
+
+    From below the range of outgoing connections: there, who polls a port that nobody listens on yet can be connected
+    to itself, and so take the port.
+    """
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = 30_000 + secrets.randbelow(2_768)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def swapd_executable() -> str:
