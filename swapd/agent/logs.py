@@ -11,7 +11,7 @@ import sys
 from typing import Literal, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 from typing_extensions import override
 
 LogFormat = Literal["json", "console"]
@@ -45,6 +45,11 @@ class _DroppingHandler(logging.handlers.QueueHandler):
             self._dropped += 1
 
 
+def _head_first(_: object, __: str, line: EventDict) -> EventDict:
+    """Put what a reader looks for first at the beginning of the line."""
+    return {key: line[key] for key in ("timestamp", "level", "event") if key in line} | dict(line)
+
+
 class LogWriter:
     """The writer thread; ``close`` flushes what is queued."""
 
@@ -76,7 +81,7 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
         cache_logger_on_first_use=True,
     )
     final: list[Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        [structlog.processors.format_exc_info, _head_first, structlog.processors.JSONRenderer(default=str)]
         if log_format == "json"
         else [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
     )

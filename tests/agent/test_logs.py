@@ -32,6 +32,7 @@ def test_json_lines_carry_the_event_its_fields_level_and_time() -> None:
     [line] = map(json.loads, stream.getvalue().splitlines())
     assert {"event": "granted", "request": 7, "model": "m01", "level": "info"}.items() <= line.items()
     assert line["timestamp"].endswith("Z")
+    assert list(line)[:3] == ["timestamp", "level", "event"]
 
 
 def test_other_libraries_lines_come_out_in_the_same_form_with_their_traceback() -> None:
