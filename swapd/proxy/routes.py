@@ -61,13 +61,13 @@ def _own(kind: Kind, dialect: Dialect = Dialect.OPENAI) -> Route:
 
 
 _OPENAI_STREAMING: Final = (
-    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/audio/transcriptions", "/v1/audio/speech"),
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/audio/transcriptions"),
     *("/v1/images/generations", "/v1/images/edits"),
     *("/completion", "/completions", "/infill"),
 )
 _OPENAI_PLAIN: Final = (
     *("/v1/embeddings", "/v1/rerank", "/v1/reranking", "/v1/score", "/v1/moderations"),
-    *("/v1/audio/translations", "/v1/images/variations"),
+    *("/v1/audio/translations", "/v1/audio/speech", "/v1/images/variations"),
     *("/rerank", "/reranking", "/score", "/tokenize", "/detokenize", "/embedding", "/embeddings"),
 )
 _OLLAMA: Final = ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings")
