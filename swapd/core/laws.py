@@ -115,16 +115,17 @@ def protection_is_bounded(node: Node) -> None:
 
 
 def no_needless_eviction(node: Node) -> None:
-    """Every victim of a booking was in its way."""
-    for instance in node.instances.values():
-        if instance.state is not State.RESERVED or instance.step != node.step:
+    """Every victim of a booking was in its way; seen where a step books once, as later bookings change the picture."""
+    bookings = [note.instance for note in node.out if isinstance(note, Transitioned) and note.before is None]
+    if len(bookings) != 1 or bookings[0] not in node.instances:
+        return
+    instance = node.instances[bookings[0]]
+    for victim in _left_now(node):
+        if victim.eviction is None:
             continue
-        for victim in _left_now(node):
-            if victim.eviction is None or victim.eviction.successor != instance.model.name:
-                continue
-            shared = [gpu for gpu in node.on(instance.gpus) if victim.id in gpu.instances]
-            needed = any(_in_the_way(gpu, instance, victim) for gpu in shared)
-            _law(node, "no_needless_eviction", f"{victim.model.name} need not have left", holds=needed)
+        shared = [gpu for gpu in node.on(instance.gpus) if victim.id in gpu.instances]
+        needed = any(_in_the_way(gpu, instance, victim) for gpu in shared)
+        _law(node, "no_needless_eviction", f"{victim.model.name} need not have left", holds=needed)
 
 
 def _in_the_way(gpu: GpuRecord, instance: Instance, victim: Instance) -> bool:
