@@ -82,6 +82,12 @@ class Dialogue:
             if possible:
                 self.say(possible[fact % len(possible)])
 
+    def obey(self, which: int) -> None:
+        """Let one of the instances that owe an answer do what it was told."""
+        owed = [fact for _, i in sorted(self.books.instances.items()) if (fact := truth(i, self.now))]
+        if owed:
+            self.say(owed[which % len(owed)])
+
     def pass_time(self, milliseconds: int) -> None:
         """Let time pass, and wake the core whenever it wants to be."""
         until = Instant(self.now + milliseconds * 1_000_000)
@@ -117,10 +123,7 @@ class Dialogue:
                 self.say(PinOrdered(self.now, request, name, pinned=False))
 
     def drain_node(self, variant: int) -> None:
-        """Take the node out of service, or bring it back."""
-        if self.books.draining:
-            self.say(NodeUndrainOrdered(self.now, self._id()))
-            return
+        """Take the node out of service."""
         timeout, linger, stop = variant % 2, variant // 2 % 2, variant // 4 % 2 == 0
         self.say(
             NodeDrainOrdered(
@@ -131,6 +134,11 @@ class Dialogue:
                 stop_engines=stop,
             )
         )
+
+    def undrain_node(self) -> None:
+        """Bring the node back, if it is out of service."""
+        if self.books.draining:
+            self.say(NodeUndrainOrdered(self.now, self._id()))
 
     def reconfigure(self, variant: int) -> None:
         """Change the configuration to one of the variants."""
@@ -146,8 +154,7 @@ class Dialogue:
     def settle(self) -> None:
         """Heal everything and demand that the node comes to rest with every promise kept."""
         self.reconfigure(0)
-        if self.books.draining:
-            self.say(NodeUndrainOrdered(self.now, self._id()))
+        self.undrain_node()
         for _ in range(200):
             self._heal()
             if all(r.phase is Phase.REJECTED for r in self.books.requests.values()) and not self._at_work():

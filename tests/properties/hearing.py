@@ -98,9 +98,10 @@ def _left(books: Books, request: RequestId) -> None:
     """Take a request off the instance that served it."""
     entry = books.requests.get(request)
     instance = books.instances.get(entry.instance) if entry and entry.instance is not None else None
-    if instance is not None:
+    if entry is not None and instance is not None:
         instance.in_flight.discard(request)
-        instance.last_used = books.now
+        if not entry.cut:
+            instance.last_used = books.now
 
 
 def _upstream_failed(books: Books, event: UpstreamFailed) -> None:

@@ -3,7 +3,7 @@
 from swapd.core.catalog import Mode, ModelSpec
 from swapd.core.commands import Command, Evicted, Reject, Transitioned
 from swapd.core.events import Event, RequestArrived, Tick
-from swapd.core.ids import Duration, Instant, ModelName, seconds
+from swapd.core.ids import Duration, Instant, seconds
 from swapd.core.reasons import Rejection, State, UnloadCause
 from swapd.core.view import NodeView
 from tests.properties.books import Books, Instance, Phase
@@ -19,11 +19,9 @@ def protection_is_bounded(books: Books, before: Books, commands: tuple[Command, 
         since = before.waits_since(note.successor) if note.successor else None
         if since is None and note.successor:
             since = books.waits_since(note.successor)
-        if victim is None or victim.ready is None or spec is None or since is None or victim.state is not State.READY:
+        if victim is None or victim.ready is None or spec is None or since is None:
             continue
         waited = books.now - since
-        if waited >= settings.drain_after or waited >= spec_drain_after(books, note.successor):
-            continue
         patient = settings.protect_max_wait is None or waited < settings.protect_max_wait
         if patient and books.now < victim.last_used + protection(books, spec):
             broken("protection_is_bounded", f"{note}: last used {victim.last_used}, the successor waited {waited} ns")
@@ -38,20 +36,6 @@ def protection(books: Books, spec: ModelSpec) -> Duration:
     return min(_load_time(books, spec), seconds(120)) if configured is None else configured
 
 
-def spec_drain_after(books: Books, model: ModelName | None) -> Duration:
-    """Return a lower bound of when a model that waits may have others drained, so that its promise can be kept."""
-    spec = books.catalog.models.get(model) if model else None
-    if spec is None:
-        return Duration(0)
-    settings = books.catalog.settings
-    slowest = max([spec.load_estimate, *books.load_times.get(spec.name, [])[-5:]])
-    return Duration(max(0, spec.max_wait - slowest - settings.release_timeout - SLACK))
-
-
-#: what a core may add for stops and drains it expects when it starts early to keep a promise
-SLACK = seconds(60)
-
-
 def _load_time(books: Books, spec: ModelSpec) -> Duration:
     return books.least_load_time(spec.name)
 
@@ -64,8 +48,9 @@ def no_needless_eviction(books: Books, before: Books, commands: tuple[Command, .
         victims = [before.instances[e.instance] for e in _evictions(commands) if e.successor == note.model]
         spec = books.catalog.models[note.model]
         claims = [i for i in before.instances.values() if i.spec is not None]
+        staying = [books.instances.get(i.id, i) for i in claims if i not in victims]
         for victim in victims:
-            rest = [i for i in claims if i.id != victim.id and i not in victims and _promised(i)]
+            rest = [i for i in staying if _promised(i)]
             if not victim.gpus & note.gpus:
                 broken("no_needless_eviction", f"{victim} does not stand on {note}")
             if all(books.fits(spec, gpu, beside=[*rest, victim]) for gpu in _indices(note)):
@@ -180,8 +165,8 @@ def _evictions(commands: tuple[Command, ...]) -> list[Evicted]:
 
 
 def _promised(instance: Instance) -> bool:
-    """Whether an instance's room is not about to become free by itself."""
-    return instance.state in {State.READY, State.LOADING, State.LEAKED}
+    """Whether an instance's room may stay taken for long."""
+    return instance.state is not State.UNLOADING
 
 
 def _idle(books: Books, instance: Instance) -> bool:

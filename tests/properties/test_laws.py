@@ -65,9 +65,21 @@ class Talk(RuleBasedStateMachine):
     def operator_orders(self, kind: int, model: int) -> None:
         self.core.order(kind, model)
 
-    @rule(variant=st.integers(0, 7))
+    @rule(which=small)
+    def instance_obeys(self, which: int) -> None:
+        self.core.obey(which)
+
+    @rule(which=small)
+    def instance_obeys_at_last(self, which: int) -> None:
+        self.core.pass_time(1_000)
+        self.core.obey(which)
+
+    @rule(variant=st.integers(0, 15))
     def node_drains_or_returns(self, variant: int) -> None:
-        self.core.drain_node(variant)
+        if variant < 8:
+            self.core.drain_node(variant)
+        else:
+            self.core.undrain_node()
 
     @rule(variant=small)
     def configuration_changes(self, variant: int) -> None:

@@ -7,21 +7,25 @@ from tests.properties.dialogue import Dialogue
 from tests.properties.nodes import ORIGINS, variants
 
 #: moves with the weight each has in a walk
-MOVES: tuple[tuple[int, Callable[[Dialogue, random.Random], None]], ...] = (
-    (30, lambda talk, chance: talk.arrive(chance.randrange(64), chance.randrange(3))),
-    (12, lambda talk, chance: talk.end(chance.randrange(64), chance.randrange(3))),
-    (30, lambda talk, chance: talk.report(chance.randrange(64), chance.randrange(64))),
+MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
+    (18, lambda talk, chance: talk.arrive(chance.randrange(64), chance.randrange(3))),
+    (20, lambda talk, chance: talk.end(chance.randrange(64), 0)),
+    (4, lambda talk, chance: talk.end(chance.randrange(64), chance.randrange(3))),
+    (30, lambda talk, chance: talk.obey(chance.randrange(64))),
+    (5, lambda talk, chance: talk.report(chance.randrange(64), chance.randrange(64))),
     (18, lambda talk, chance: talk.pass_time(chance.choice((1, 100, 1_000, 3_000, 9_000, 30_000)))),
     (3, lambda talk, chance: talk.fail_upstream(chance.randrange(64))),
     (1, lambda talk, chance: talk.oversleep(chance.choice((10, 5_000, 70_000)))),
     (3, lambda talk, chance: talk.order(chance.randrange(7), chance.randrange(64))),
-    (1, lambda talk, chance: talk.drain_node(chance.randrange(8))),
+    (0.6, lambda talk, chance: talk.drain_node(chance.randrange(8))),
+    (6, lambda talk, _: talk.undrain_node()),
     (1, lambda talk, chance: talk.reconfigure(chance.randrange(64))),
+    (1, lambda talk, _: talk.reconfigure(0)),
     (2, lambda talk, chance: talk.repeat_old_fact(chance.randrange(640))),
 )
 
 
-def walk(seed: int, *, steps: int = 150) -> Dialogue:
+def walk(seed: int, *, steps: int = 180) -> Dialogue:
     """Take one walk over one of the nodes, bring it to rest, and return the dialogue."""
     chance = random.Random(seed)
     origin = ORIGINS[seed % len(ORIGINS)]
