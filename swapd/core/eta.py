@@ -145,4 +145,4 @@ def eta(node: Node, model: Model) -> Duration:
 
 def surely_within(node: Node, model: Model, limit: Duration) -> bool:
     """Say, without looking for a plan, whether even the longest estimate for a load stays within a limit."""
-    return slot_wait(node) + clearing_estimate(node) + model.lhat <= limit
+    return shortest_load(node) + clearing_estimate(node) + model.lhat <= limit
