@@ -44,7 +44,7 @@ swapd serves 13 models on two devices that hold one model each. In another termi
       -d '{{"model": "m02", "messages": [{{"role": "user", "content": "Who are you?"}}]}}'
 
   what is where, and why
-    {swapd} --admin {admin} status
+    {swapd} status --admin {admin}
 
   what happened, in numbers
     curl -s {metrics}/metrics | grep ^swapd_
