@@ -5,7 +5,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -337,14 +337,10 @@ class RawClient:
         return await asyncio.wait_for(self.reader.read(), DEADLINE_S)
 
     def stop_reading(self) -> None:
-        transport = self.writer.transport
-        assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()
+        cast("asyncio.Transport", self.writer.transport).pause_reading()
 
     def go_on_reading(self) -> None:
-        transport = self.writer.transport
-        assert isinstance(transport, asyncio.Transport)
-        transport.resume_reading()
+        cast("asyncio.Transport", self.writer.transport).resume_reading()
 
     def leave(self) -> None:
         self.writer.transport.abort()
