@@ -1,6 +1,7 @@
 """A load is answered once: ready when a real answer came back, or failed with the reason and the log's last lines."""
 
 import asyncio
+import contextlib
 import socket
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ from swapd.core.events import (
 from swapd.core.ids import InstanceId
 from swapd.core.reasons import LoadFailure, Stage
 from swapd.engines.base import EngineError, EnginePlan, Warmup, WarmupRequest
-from tests.fakes.engine_bench import bench, until
+from swapd.instances.http import UnreachableError, request
+from tests.fakes.engine_bench import DEADLINE_S, bench, until
 
 
 async def test_a_load_goes_through_its_stages_to_ready(tmp_path: Path) -> None:
@@ -44,6 +46,16 @@ async def test_an_exit_during_the_load_fails_it_with_status_and_last_log_lines(t
         room.stop(1)
         await room.fact(1, ProcessesGone)
         assert room.names(1)[2:] == ["LoadFailed", "StopSignalled", "ProcessesGone", "MemoryReleased"]
+
+
+async def answering(port: int) -> None:
+    """Wait until the server answers, whatever its health."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with contextlib.suppress(UnreachableError):
+                await request("127.0.0.1", port, method="GET", path="/__ping")
+                return
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("health", ["503", "hang"])
@@ -103,8 +115,9 @@ async def test_a_talking_load_makes_progress_and_a_silent_one_that_is_only_probe
         room.start(1, "--health", "503", "--load-s", "60", "--load-talk")
         await room.fact(1, LoadProgressed, nth=3)
         room.start(2, "--health", "503")
-        await until(lambda: len(room.seen(2, StageEntered)) == 2)
-        await asyncio.sleep(0.5)
+        await until(lambda: room.instances.endpoint(InstanceId(2)))
+        await answering(room.port(2))
+        await asyncio.sleep(0.3)
         before = len(room.seen(2, LoadProgressed))
         await asyncio.sleep(0.5)
         assert len(room.seen(2, LoadProgressed)) == before

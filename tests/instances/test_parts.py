@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from swapd.instances.http import Reply, UnreachableError, accepts, request
 from swapd.instances.output import Output
 from swapd.instances.owner import Owner, owner_of
 from swapd.instances.ports import NoPortError, Ports
-from swapd.instances.processes import Process, read, send, table
+from swapd.instances.processes import Family, Process, become_subreaper, read, reap, send, table
 from swapd.instances.progress import Progress
 
 
@@ -94,6 +95,31 @@ def test_a_process_id_that_now_is_another_process_is_not_signalled(sleeper: subp
     send([known], signal.SIGKILL)
     assert sleeper.wait(60) == -signal.SIGKILL
     send([known], signal.SIGKILL)
+
+
+def test_a_process_once_seen_is_remembered_when_nothing_else_tells_whose_it_is() -> None:
+    become_subreaper()
+    with subprocess.Popen(["sh", "-c", "env -i setsid sleep 1000 & wait"], start_new_session=True) as leader:
+        family = Family(leader.pid, "no mark")
+        deadline = time.monotonic() + 60
+        while "sleep" not in [name(process) for process in family.living()] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        leader.kill()
+        leader.wait()
+        (left,) = family.living()
+        assert (name(left), left.session == leader.pid) == ("sleep", False)
+        send([left], signal.SIGKILL)
+        while family.living() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        reap(family.members())
+        assert family.members() == ()
+
+
+def name(process: Process) -> str:
+    try:
+        return Path(f"/proc/{process.pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def us() -> Process:

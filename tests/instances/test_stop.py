@@ -145,14 +145,15 @@ async def test_no_signal_goes_out_while_the_stop_hook_runs(tmp_path: Path) -> No
 
 
 async def test_the_kill_does_not_wait_for_the_stop_hook(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
     async with bench(tmp_path) as room:
-        await room.ready(1, stop_command=("sleep", "1000"))
+        await room.ready(1, stop_command=("sh", "-c", f"echo $$ > {pid_file}; exec sleep 1000"))
         room.stop(1)
-        await until(lambda: any(child.name() == "sleep" for child in psutil.Process().children()))
+        await until(lambda: pid_file.exists() and pid_file.read_text())
         room.kill(1)
         await room.fact(1, MemoryReleased)
         assert room.names(1)[-3:] == ["InstanceReady", "ProcessesGone", "MemoryReleased"]
-        assert [child for child in psutil.Process().children() if child.name() == "sleep"] == []
+        await until(lambda: not psutil.pid_exists(int(pid_file.read_text())))
 
 
 async def test_the_stop_hook_runs_on_every_way_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from swapd.core.events import (
     Event,
@@ -47,6 +48,19 @@ async def test_one_late_answer_is_no_alarm(tmp_path: Path) -> None:
         assert room.seen(1, InstanceUnhealthy) == []
 
 
+async def test_only_failures_in_a_row_are_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([*("late", "late", None) * 3, "late", "late", "late"])
+
+    async def scripted(*_probe: object) -> str | None:
+        return next(answers, None)
+
+    async with bench(tmp_path) as room:
+        monkeypatch.setattr("swapd.instances.watch.problem", scripted)
+        await room.ready(1)
+        await room.fact(1, InstanceUnhealthy)
+        assert next(answers, "used up") == "used up"
+
+
 async def test_a_check_finds_a_frozen_engine(tmp_path: Path) -> None:
     async with bench(tmp_path, watch_failures=1_000) as room:
         pid = await room.ready(1, health_timeout=SOON)
@@ -64,6 +78,9 @@ async def test_a_check_of_an_engine_that_dies_is_answered_by_its_exit_alone(tmp_
         await asyncio.sleep(0.5)
         answers = [name for name in room.names(1) if name not in {"StageEntered", "InstanceReady"}]
         assert answers in (["InstanceExited"], ["InstanceHealthy", "InstanceExited"])
+        room.instances.check(InstanceId(1))
+        await asyncio.sleep(0.5)
+        assert room.names(1)[-1] == "InstanceExited"
 
 
 async def test_the_kill_ordered_while_the_exit_is_being_told_ends_it(tmp_path: Path) -> None:
