@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-_ON_BOTH = ("test_breaks.py", "test_flow.py", "test_relay.py", "test_websocket.py")
+_ON_BOTH = ("test_breaks.py", "test_departures.py", "test_flow.py", "test_relay.py", "test_websocket.py")
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

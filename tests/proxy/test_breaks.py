@@ -1,4 +1,4 @@
-"""What happens when the engine breaks, the client leaves, or the core cuts: always visible, always ended once."""
+"""What happens when the engine breaks or the core cuts: always visible, always ended once."""
 
 import asyncio
 
@@ -7,12 +7,12 @@ import pytest
 from swapd.core.events import UpstreamFailed
 from swapd.core.ids import SECOND, Duration
 from swapd.core.reasons import Outcome, Rejection
-from swapd.proxy.services import Endpoint, RouteOptions
+from swapd.proxy.services import Endpoint
 from swapd.proxy.settings import ProxySettings
 from swapd.proxy.usage import UsageReader
+from tests.proxy.breaking import BODY, CHAT_PATH, SSE_HEAD, Watched, chunk, dies_after
 from tests.proxy.harness import (
     INSTANCE,
-    Talk,
     header,
     post_bytes,
     raw_client,
@@ -21,28 +21,6 @@ from tests.proxy.harness import (
     running,
     until,
 )
-
-BODY = b'{"model":"m01","stream":true}'
-CHAT_PATH = "/v1/chat/completions"
-SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-def chunk(data: bytes) -> bytes:
-    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
-
-
-def dies_after(answer: bytes, *, reset: bool = False) -> Talk:
-    """Return an engine that sends ``answer`` and is gone."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(answer)
-        await writer.drain()
-        if reset:
-            writer.transport.abort()
-
-    return talk
-
 
 THREE = SSE_HEAD + b"".join(chunk(f"data: {n}\n\n".encode()) for n in range(3))
 
@@ -182,147 +160,6 @@ async def test_an_instance_that_is_gone_or_refuses_counts_as_a_failed_attempt(en
         assert sum(isinstance(event, UpstreamFailed) for event in node.core.events) == 2
 
 
-class Watched:
-    """An engine that streams until its client closes."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.closed = 0
-        self.ended = 0
-        self.finish = asyncio.Event()
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        self.requests += 1
-        writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
-        await writer.drain()
-        gone = asyncio.ensure_future(reader.read())
-        done = asyncio.ensure_future(self.finish.wait())
-        try:
-            await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                self.closed += 1
-                return
-            writer.write(chunk(b'data: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n') + b"0\r\n\r\n")
-            await writer.drain()
-            self.ended += 1
-        finally:
-            for task in (gone, done):
-                task.cancel()
-            await asyncio.wait((gone, done))
-
-
-async def test_a_client_that_leaves_a_stream_closes_the_engines_connection() -> None:
-    engine = Watched()
-    async with raw_engine(engine) as port, running(engine_port=port) as node:
-        async with raw_client(node.port) as client:
-            await client.send(post_bytes(CHAT_PATH, BODY))
-            await client.read_until(b"data: 1\n\n")
-            client.leave()
-        await until(lambda: engine.closed == 1)
-        record = await node.settled(1)
-        assert node.core.outcomes == [Outcome.CANCELLED]
-        assert record.status == 200
-
-
-@pytest.mark.parametrize("gently", [False, True])
-async def test_a_client_that_leaves_the_queue_is_removed_at_once(*, gently: bool) -> None:
-    async with running() as node:
-        node.core.hold = True
-        async with raw_client(node.port) as client:
-            await client.send(post_bytes(CHAT_PATH, BODY))
-            await until(lambda: node.core.waiting)
-            client.writer.close() if gently else client.leave()
-            record = await node.settled(1)
-        assert node.core.outcomes == [Outcome.CANCELLED]
-        assert (record.status, record.ttfb) == (0, None)
-
-
-async def test_a_client_that_leaves_before_the_engine_answers_closes_the_engines_connection() -> None:
-    asked = asyncio.Event()
-    closed = asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        asked.set()
-        assert await reader.read() == b""
-        closed.set()
-
-    async with raw_engine(talk) as port, running(engine_port=port) as node:
-        async with raw_client(node.port) as client:
-            await client.send(post_bytes(CHAT_PATH, BODY))
-            await asyncio.wait_for(asked.wait(), 20)
-            client.leave()
-        await asyncio.wait_for(closed.wait(), 20)
-        await node.settled(1)
-        assert node.core.outcomes == [Outcome.CANCELLED]
-
-
-async def test_with_finish_an_abandoned_answer_is_read_to_its_end_and_counts_until_then() -> None:
-    engine = Watched()
-    async with raw_engine(engine) as port, running(engine_port=port) as node:
-        node.options["m01"] = RouteOptions(finish_on_abort=True)
-        async with raw_client(node.port) as client:
-            await client.send(post_bytes(CHAT_PATH, BODY))
-            await client.read_until(b"data: 1\n\n")
-            client.leave()
-        await until(lambda: len(node.tasks) == 1)
-        assert len(node.core.open) == 1
-        engine.finish.set()
-        record = await node.settled(1)
-        assert (engine.ended, engine.closed) == (1, 0)
-        assert node.core.outcomes == [Outcome.CANCELLED]
-        assert (record.prompt_tokens, record.completion_tokens) == (3, 4)
-
-
-async def test_with_finish_also_an_answer_that_has_not_begun_is_read_to_its_end() -> None:
-    go = asyncio.Event()
-    ended = asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        await go.wait()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        await writer.drain()
-        ended.set()
-
-    async with raw_engine(talk) as port, running(engine_port=port) as node:
-        node.options["m01"] = RouteOptions(finish_on_abort=True)
-        async with raw_client(node.port) as client:
-            await client.send(post_bytes(CHAT_PATH, BODY))
-            await until(lambda: node.core.open)
-            client.leave()
-        # the opening and whoever waits for it
-        await until(lambda: len(node.tasks) == 2)
-        assert len(node.core.open) == 1
-        go.set()
-        await node.settled(1)
-        assert ended.is_set()
-
-
-async def test_with_finish_the_reading_is_bounded_in_time_and_by_a_cut() -> None:
-    engine = Watched()
-    settings = ProxySettings(finish_timeout=Duration(SECOND // 20))
-    async with raw_engine(engine) as port, running(settings, engine_port=port) as node:
-        node.options["m01"] = RouteOptions(finish_on_abort=True)
-        await _abandon(node.port)
-        await node.settled(1)
-        node.front.reconfigure(ProxySettings())
-        await _abandon(node.port)
-        await until(lambda: len(node.tasks) == 1)
-        node.core.cut_all()
-        await node.settled(2)
-        assert node.core.outcomes == [Outcome.CANCELLED, Outcome.CUT]
-        await until(lambda: engine.closed == 2)
-
-
-async def _abandon(port: int) -> None:
-    async with raw_client(port) as client:
-        await client.send(post_bytes(CHAT_PATH, BODY))
-        await client.read_until(b"data: 1\n\n")
-        client.leave()
-
-
 async def test_a_cut_stream_ends_with_an_error_event_and_closes_the_engines_connection() -> None:
     engine = Watched()
     async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
@@ -369,32 +206,6 @@ async def test_a_cut_ends_also_a_stream_whose_client_does_not_read() -> None:
         node.core.cut_all()
         await node.settled(1)
         assert node.core.outcomes == [Outcome.CUT]
-
-
-async def test_clients_that_vanish_at_any_moment_leave_nothing() -> None:
-    engine = Watched()
-
-    async def come_and_go(node_port: int, stage: int) -> None:
-        async with raw_client(node_port) as client:
-            request = post_bytes(CHAT_PATH, BODY)
-            await client.send(request[: 20 + stage * 17] if stage < 5 else request)
-            if stage > 7:
-                await client.read_until(b"data: 1\n\n")
-            client.leave()
-
-    async with raw_engine(engine) as port, running(engine_port=port) as node:
-        for round_ in range(5):
-            node.core.hold = round_ % 2 == 0
-            await asyncio.gather(*(come_and_go(node.port, stage) for stage in range(8 if node.core.hold else 11)))
-        node.core.hold = False
-        engine.finish.set()
-        async with raw_client(node.port) as client:
-            await client.send(post_bytes(CHAT_PATH, BODY))
-            await client.read_until(b"0\r\n\r\n")
-        await until(lambda: engine.closed + engine.ended == engine.requests)
-        await until(lambda: not node.core.open and not node.front.gate.open_requests)
-        await until(lambda: node.front.buffered_bytes == 0)
-        assert set(node.core.outcomes) <= {Outcome.CANCELLED, Outcome.SERVED}
 
 
 async def test_chunks_leave_as_they_come() -> None:
@@ -446,50 +257,3 @@ async def test_a_request_cut_at_the_moment_of_its_grant_is_not_sent() -> None:
         await node.settled(1)
         assert node.core.outcomes == [Outcome.CUT]
         assert engine.requests == 0
-
-
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH\r\n\r\n", SSE_HEAD + chunk(b"data: 1\n\n")])
-async def test_with_finish_an_answer_that_fails_without_its_client_ends_the_request(answer: bytes) -> None:
-    asked = asyncio.Event()
-    go = asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        asked.set()
-        await go.wait()
-        writer.write(answer)
-
-    async with raw_engine(talk) as port, running(engine_port=port) as node:
-        node.options["m01"] = RouteOptions(finish_on_abort=True)
-        async with raw_client(node.port) as client:
-            await client.send(post_bytes(CHAT_PATH, BODY))
-            await asyncio.wait_for(asked.wait(), 20)
-            client.leave()
-        await until(lambda: len(node.tasks) == 2)
-        go.set()
-        await node.settled(1)
-        assert node.core.outcomes == [Outcome.CANCELLED]
-
-
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH\r\n\r\n"])
-async def test_with_finish_a_failed_attempt_is_told_as_without(answer: bytes) -> None:
-    engine = dies_after(answer)
-    async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
-        node.options["m01"] = RouteOptions(finish_on_abort=True)
-        await client.send(post_bytes(CHAT_PATH, BODY))
-        assert (await client.read_head()).startswith(b"HTTP/1.1 502")
-        await node.settled(1)
-
-
-async def test_with_finish_nothing_is_finished_once_the_daemon_closes() -> None:
-    engine = Watched()
-    async with raw_engine(engine) as port, running(engine_port=port) as node:
-        node.options["m01"] = RouteOptions(finish_on_abort=True)
-        async with raw_client(node.port) as client:
-            await client.send(post_bytes(CHAT_PATH, BODY))
-            await client.read_until(b"data: 1\n\n")
-            await node.tasks.aclose()
-            client.leave()
-        await node.settled(1)
-        assert node.core.outcomes == [Outcome.CANCELLED]
-        await until(lambda: engine.closed == 1)
