@@ -100,7 +100,7 @@ def _order(at: Instant, request: RequestId, model: ModelName, chance: random.Ran
         case 1:
             return UnloadOrdered(at, request, model, chance.choice((None, seconds(5))))
         case _:
-            return PinOrdered(at, request, model, pinned=chance.random() < 0.4)
+            return PinOrdered(at, request, model, pinned=chance.random() < 0.25)
 
 
 def _stale(at: Instant, chance: random.Random) -> Event:

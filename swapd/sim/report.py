@@ -48,8 +48,11 @@ class Report:
 
     def thrashing(self) -> dict[ModelName, VerdictChanged]:
         """Return the models that were found thrashing, by name, each with the first verdict that said so."""
-        found = [note for note in self.verdicts if note.after is Verdict.THRASHING]
-        return {note.model: note for note in sorted(reversed(found), key=lambda note: note.model)}
+        found: dict[ModelName, VerdictChanged] = {}
+        for note in self.verdicts:
+            if note.after is Verdict.THRASHING:
+                found.setdefault(note.model, note)
+        return dict(sorted(found.items()))
 
 
 @dataclass(slots=True)

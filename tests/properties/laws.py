@@ -48,7 +48,8 @@ def no_needless_eviction(books: Books, before: Books, commands: tuple[Command, .
         victims = [before.instances[e.instance] for e in _evictions(commands) if e.successor == note.model]
         spec = books.catalog.models[note.model]
         claims = [i for i in before.instances.values() if i.spec is not None]
-        staying = [books.instances.get(i.id, i) for i in claims if i not in victims]
+        known = {i.id: i for i in claims} | {i.id: i for i in books.instances.values() if i.id < note.instance}
+        staying = [i for i in known.values() if all(i.id != victim.id for victim in victims)]
         for victim in victims:
             rest = [i for i in staying if _promised(i)]
             if not victim.gpus & note.gpus:

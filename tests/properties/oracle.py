@@ -112,8 +112,9 @@ class Oracle:
         if instance is None or not instance.serves or instance.model != request.model:
             broken("only_ready_serves", f"{order}: {instance} does not serve {request.model}")
         spec = books.catalog.models.get(order.model, instance.spec)
-        if spec is None or len(instance.in_flight) >= spec.concurrency:
-            broken("only_ready_serves", f"{order}: {len(instance.in_flight)} are in flight already")
+        served = [other for other in instance.in_flight if not books.requests[other].cut]
+        if spec is None or len(served) >= spec.concurrency:
+            broken("only_ready_serves", f"{order}: {served} are in flight already")
         if order.waited != books.now - request.arrived:
             broken("answered_exactly_once", f"{order}: it waited {books.now - request.arrived}")
         request.phase, request.instance = Phase.GRANTED, order.instance

@@ -73,8 +73,8 @@ def stormy(seed: int) -> Rig:
     origin = ORIGINS[seed % len(ORIGINS)]
     built = rig(origin, by_chance(chance, chance.choice((0.05, 0.2, 0.5))), chance)
     names = sorted(origin.catalog.models)
-    arrivals = Zipf(rate_per_s=chance.choice((0.2, 1)), duration=DURATION).arrivals(names, chance)
-    trouble = Disturbances(departures=len(arrivals) // 4, orders=12, drains=2, configurations=6, stale_facts=10)
+    arrivals = Zipf(rate_per_s=chance.choice((0.1, 0.4)), duration=DURATION).arrivals(names, chance)
+    trouble = Disturbances(departures=len(arrivals) // 4, orders=6, drains=1, configurations=5, stale_facts=10)
     built.node.post(*(arrival.event() for arrival in arrivals))
     built.node.post(*trouble.events(origin.catalog, arrivals, DURATION, chance))
     built.node.run(Instant(DURATION))
