@@ -1,7 +1,6 @@
 """Starting and stopping many times leaves processes, descriptors, ports and tasks where they were."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psutil
@@ -10,7 +9,6 @@ import uvloop
 from swapd.core.events import InstanceReady, MemoryReleased
 from tests.fakes.engine_bench import Bench, bench
 
-CYCLES = 50
 AT_ONCE = 10
 
 
@@ -26,11 +24,11 @@ async def cycle(room: Bench, instance: int) -> None:
     await room.fact(instance, MemoryReleased)
 
 
-async def many_cycles(tmp_path: Path) -> None:
+async def many_cycles(tmp_path: Path, cycles: int) -> None:
     async with bench(tmp_path) as room:
         await cycle(room, 1)
         before = descriptors(), len(psutil.Process().children(recursive=True)), len(asyncio.all_tasks())
-        for first in range(2, CYCLES + 2, AT_ONCE):
+        for first in range(2, cycles + 2, AT_ONCE):
             await asyncio.gather(*(cycle(room, instance) for instance in range(first, first + AT_ONCE)))
         await asyncio.sleep(0.05)
         assert (descriptors(), len(psutil.Process().children(recursive=True)), len(asyncio.all_tasks())) == before
@@ -39,10 +37,9 @@ async def many_cycles(tmp_path: Path) -> None:
 
 
 async def test_fifty_cycles_leave_nothing(tmp_path: Path) -> None:
-    await many_cycles(tmp_path)
+    await many_cycles(tmp_path, 50)
 
 
 def test_nor_do_they_on_the_loop_that_the_daemon_uses(tmp_path: Path) -> None:
-    work: Callable[[Path], Awaitable[None]] = many_cycles
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work(tmp_path))  # type: ignore[arg-type]  # a coroutine function, said as less
+        runner.run(many_cycles(tmp_path, 20))
