@@ -99,7 +99,7 @@ def test_inference_and_read_only_paths_are_reachable_on_every_engine(method: str
         ("nothing", "GET", "/health", False),
     ],
 )
-def test_each_engine_has_its_own_paths(engine: str, method: str, path: str, expected: bool) -> None:  # noqa: FBT001
+def test_each_engine_has_its_own_paths(engine: str, method: str, path: str, expected: bool) -> None:
     assert allowed(engine, method, path) is expected
 
 

@@ -150,7 +150,7 @@ def _environ(pid: int) -> bytes:
 async def until(condition: Callable[[], object]) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - the condition is outside asyncio
+        while not condition():
             await asyncio.sleep(0.005)
 
 

@@ -99,7 +99,7 @@ def _whole(body: object) -> Answer:
     return Answer(JSON, iter([json.dumps(body).encode()]), stream=False)
 
 
-def _either(stream: bool, content_type: str, pieces: Iterator[bytes], body: object) -> Answer:  # noqa: FBT001
+def _either(stream: bool, content_type: str, pieces: Iterator[bytes], body: object) -> Answer:
     return Answer(content_type, pieces, stream=True) if stream else _whole(body)
 
 

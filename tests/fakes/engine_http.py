@@ -152,7 +152,7 @@ class Server:
 
 async def _closed(reader: asyncio.StreamReader) -> None:
     # nothing is read ahead of the next request: only the end of the connection is looked for
-    while not reader.at_eof() and reader.exception() is None:  # noqa: ASYNC110 - streams have no such event
+    while not reader.at_eof() and reader.exception() is None:
         await asyncio.sleep(0.01)
 
 
