@@ -14,8 +14,10 @@ from pathlib import Path
 
 from swapd.core.catalog import Catalog, Footprint, ModelSpec, PolicyName, SchedulingSettings
 from swapd.core.ids import Bytes, Duration, ModelName, seconds
+from swapd.core.policies import EvictionPolicy
 from swapd.core.topology import Gpu, NodeTopology
 from swapd.sim import Report, Setup, simulate, table
+from swapd.sim.clairvoyant import Clairvoyant
 from swapd.sim.workload import Arrival, Zipf, read_models, read_requests
 
 GPU_BYTES = Bytes(80 << 30)
@@ -67,13 +69,13 @@ def recorded(requests: Path, models: Path) -> Scene:
         return Scene(specs, read_requests(lines))
 
 
-def run(scene: Scene, settings: SchedulingSettings) -> Report:
+def run(scene: Scene, settings: SchedulingSettings, policy: EvictionPolicy | None = None) -> Report:
     """Simulate the scene under one set of rules."""
     topology = NodeTopology(tuple(Gpu(index, f"virtual-{index}", GPU_BYTES) for index in range(8)))
     patient = {
         name: replace(spec, max_wait=PATIENT, max_queue=len(scene.arrivals)) for name, spec in scene.models.items()
     }
-    return simulate(Setup(topology, Catalog(patient, settings)), scene.arrivals)
+    return simulate(Setup(topology, Catalog(patient, settings), policy=policy), scene.arrivals)
 
 
 def main() -> int:
@@ -82,6 +84,7 @@ def main() -> int:
     scene = recorded(*paths) if len(paths) == 2 else synthetic()
     begin = time.perf_counter()
     rows = [(name, run(scene, settings)) for name, settings in SETTINGS.items()]
+    rows.append(("clairvoyant, protect auto", run(scene, SchedulingSettings(), Clairvoyant(scene.arrivals))))
     print(f"policies: {len(scene.arrivals)} requests for {len(scene.models)} models on 8 GPUs")
     print(table(rows))
     print(f"simulated in {time.perf_counter() - begin:.1f} s")

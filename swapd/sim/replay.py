@@ -7,6 +7,7 @@ from swapd.core.catalog import Catalog
 from swapd.core.commands import Command
 from swapd.core.events import Event
 from swapd.core.ids import InstanceId, Instant
+from swapd.core.policies import EvictionPolicy
 from swapd.core.scheduler import Scheduler
 from swapd.core.topology import NodeTopology
 
@@ -19,10 +20,12 @@ class Origin:
     catalog: Catalog
     at: Instant = Instant(0)
     first_instance: InstanceId = InstanceId(1)
+    #: order of victims instead of the configured one; must keep no state, or a replay differs
+    policy: EvictionPolicy | None = None
 
     def scheduler(self) -> Scheduler:
         """Make a core in its first state."""
-        return Scheduler(self.topology, self.catalog, self.at, self.first_instance)
+        return Scheduler(self.topology, self.catalog, self.at, self.first_instance, policy=self.policy)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from swapd.core.catalog import Catalog
 from swapd.core.ids import Instant
+from swapd.core.policies import EvictionPolicy
 from swapd.core.topology import NodeTopology
 from swapd.sim.node import Observer, VirtualNode
 from swapd.sim.replay import Origin
@@ -20,6 +21,8 @@ class Setup:
     topology: NodeTopology
     catalog: Catalog
     timings: Timings = field(default_factory=Timings)
+    #: order of victims instead of the configured one
+    policy: EvictionPolicy | None = None
 
     def healthy(self, workload: Iterable[Arrival]) -> HealthyWorld:
         """Return a world without faults that knows how long each request of the workload takes."""
@@ -43,7 +46,7 @@ def simulate(
     """
     counter = Counter(gpus=len(setup.topology.gpus), footprints=setup.catalog.models)
     node = VirtualNode(
-        Origin(setup.topology, setup.catalog).scheduler(),
+        Origin(setup.topology, setup.catalog, policy=setup.policy).scheduler(),
         world or setup.healthy(workload),
         observers=(counter, *observers),
     )
