@@ -10,6 +10,7 @@ the block fails, the daemon's log is printed. The daemon knows nothing of the te
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -270,15 +271,23 @@ def write_config(path: Path, config: dict[str, Any]) -> None:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago.
+    """Return a loopback port that is free, and that no other test run on this machine is given while this one lives.
 
     From below the range of outgoing connections: there, who polls a port that nobody listens on yet can be connected
-    to itself, and so take the port.
+    to itself, and so take the port. The reservation is a locked file that is never closed.
     """
+    directory = Path(tempfile.gettempdir(), f"swapd-test-ports-{os.getuid()}")
+    directory.mkdir(exist_ok=True)
     while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            port = 30_000 + secrets.randbelow(2_768)
-            probe.bind(("127.0.0.1", port))
+        port = 30_000 + secrets.randbelow(2_768)
+        reservation = os.open(directory / str(port), os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(reservation, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            os.close(reservation)
+        else:
             return port
 
 
