@@ -39,6 +39,8 @@ def _engines(settings: Settings) -> Iterator[Finding]:
                 yield from _refused(where, model, args="engine: llama-server and vllm")
                 if model.url is None:
                     yield where, f"add `{dotted(where)}.url`, the address of the server, as in http://127.0.0.1:8000"
+                elif model.stop.command is None and not model.pin:
+                    yield where, f"add `{dotted(where)}.stop.command`, or `pin: true` if nothing is to stop the server"
             case _:
                 assert_never(model.engine)
 

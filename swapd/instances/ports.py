@@ -30,12 +30,13 @@ class Ports:
         self._rng = rng or random.Random()  # noqa: S311 - spreads, protects nothing
 
     def take(self) -> int:
-        """Return a free port; raises ``NoPortError``."""
-        for port in self._candidates():
-            if port not in self._taken and _bindable(port):
-                self._resting.pop(port, None)
-                self._taken.add(port)
-                return port
+        """Return a free port, if need be one on which old connections linger; raises ``NoPortError``."""
+        for lingering in (False, True):
+            for port in self._candidates():
+                if port not in self._taken and _bindable(port, lingering=lingering):
+                    self._resting.pop(port, None)
+                    self._taken.add(port)
+                    return port
         raise NoPortError("every port of engines.ports is in use; widen the range")
 
     def give_back(self, port: int) -> None:
@@ -58,9 +59,11 @@ class Ports:
         yield from tuple(self._resting)
 
 
-def _bindable(port: int) -> bool:
+def _bindable(port: int, *, lingering: bool) -> bool:
+    """Say whether a server can have the port; with ``lingering``, one that does not mind closed connections can."""
     with socket.socket() as probe:
         try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, lingering)
             probe.bind((LOOPBACK, port))
         except OSError:
             return False

@@ -161,7 +161,7 @@ def test_no_engine_is_given_a_port_that_somebody_has(understood: Understood) -> 
         metrics: {listen: 127.0.0.1:0}
         models:
           a: {command: [./serve, "{port}", --grpc-port, 20001], memory: 1GiB}
-          b: {engine: external, url: "http://127.0.0.1:20002", memory: 1GiB}
-          c: {engine: external, url: "http://127.0.0.1:20002", memory: 1GiB}
+          b: {engine: external, url: "http://127.0.0.1:20002", memory: 1GiB, pin: true}
+          c: {engine: external, url: "http://127.0.0.1:20002", memory: 1GiB, pin: true}
         """).settings
     assert reserved_ports(settings) == {20000, 20001, 20002}

@@ -185,10 +185,10 @@ def test_a_known_engine_needs_no_command_when_its_program_is_on_the_models_path(
     assert settings.models["a"].args == ("-c", "4096")
 
 
-def test_an_external_server_needs_only_its_url(understood: Understood) -> None:
+def test_an_external_server_needs_its_url_and_a_way_to_stop_it_unless_it_is_pinned(understood: Understood) -> None:
     settings = understood("""
         models:
-          a: {engine: external, url: "http://localhost:8000/", memory: 1GiB}
+          a: {engine: external, url: "http://localhost:8000/", memory: 1GiB, pin: true}
           b: {engine: external, url: "http://[::1]:8000/health", memory: 1GiB, command: [./serve],
               stop: {command: [./serve, stop]}}
         """).settings

@@ -95,6 +95,10 @@ def test_everything_wrong_is_named_at_once_and_in_the_order_of_the_file(refused:
         ("memory: 9GiB", "`models.a.memory`: write at most 8 GiB, the memory of a device, not 9 GiB"),
         ("engine: llama-server", "add `models.a.weights`, the file or directory that llama-server is to serve"),
         ("engine: external", "add `models.a.url`, the address of the server"),
+        (
+            'engine: external, url: "http://127.0.0.1:7"',
+            "add `models.a.stop.command`, or `pin: true` if nothing is to stop the server",
+        ),
         ("engine: external, url: 7", "`models.a.url`: write the base URL of the server"),
         (
             'engine: external, url: "https://127.0.0.1:7"',
@@ -111,7 +115,7 @@ def test_a_wrong_key_of_a_model_is_answered_with_what_to_do(refused: Refused, ke
     assert len(found) == 1, found
     line, _, said = found[0].partition(": ")
     assert said.startswith(sentence)
-    about_the_model_itself = said.startswith(("add `models.a.command`", "add `models.a.weights`", "add `models.a.url`"))
+    about_the_model_itself = said.startswith("add `models.a.")
     assert line == ("3" if about_the_model_itself else "4")
 
 
@@ -230,7 +234,7 @@ def test_a_model_must_not_sit_on_a_port_of_the_daemon(refused: Refused) -> None:
     found = refused("""
         models:
           a: {command: [./serve, "{port}", --http-port, "8090"], memory: 1GiB}
-          b: {engine: external, url: "http://127.0.0.1:9790", memory: 1GiB}
+          b: {engine: external, url: "http://127.0.0.1:9790", memory: 1GiB, pin: true}
         """)
     assert found == [
         "4: `models.a.command[4]`: write {port} and let swapd choose one: port 8090 belongs to `http.listen` already",

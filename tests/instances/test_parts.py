@@ -66,6 +66,17 @@ def test_a_port_with_a_foreign_listener_is_never_given_out() -> None:
             ports.take()
 
 
+def test_a_port_on_which_only_old_connections_linger_is_better_than_none() -> None:
+    first = free_range(1)
+    address = ("127.0.0.1", first)
+    with socket.create_server(address) as server, socket.create_connection(address) as client:
+        accepted, _ = server.accept()
+        accepted.close()  # the side that closes first keeps the port in TIME_WAIT
+        assert client.recv(1) == b""
+    ports = Ports(first, first, reserved=frozenset())
+    assert ports.take() == first
+
+
 def test_a_port_that_was_never_taken_is_not_taken_back() -> None:
     ports = Ports(1, 0, reserved=frozenset())
     ports.give_back(80)
