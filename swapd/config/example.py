@@ -46,6 +46,6 @@ models:
     engine: external            # a server that something else manages
     url: http://127.0.0.1:8000
     memory: 2GiB
-    pin: true                   # nothing here can stop it; with stop.command it could be evicted
+    stop: {command: [python, stop_server.py]}   # how to evict it
     priority: low
 """
