@@ -5,7 +5,7 @@ The deadlines are the core's; the shell only says what time it is. Each is looke
 
 from swapd.core.commands import Answer
 from swapd.core.eta import eta
-from swapd.core.grants import cut_all, refuse_queued
+from swapd.core.grants import cut_all, note_if_idle, refuse_queued
 from swapd.core.guards import quiet
 from swapd.core.ids import SECOND, Instant
 from swapd.core.lifecycle import Cause
@@ -50,6 +50,7 @@ def _waited_too_long(node: Node, model: Model) -> None:
         for order in [order for order, since in model.orders.items() if since + limit <= node.at]:
             del model.orders[order]
             node.out.append(Answer(order, ok=False, detail=detail, reason=Rejection.WAIT_TIMEOUT))
+    note_if_idle(node, model)
     node.refresh(model)
 
 
@@ -65,15 +66,15 @@ def _loading(node: Node, instance: Instance) -> None:
 
 def _draining(node: Node, instance: Instance) -> None:
     drain = instance.drain
-    if drain is not None and drain.deadline is not None and node.at >= drain.deadline and instance.in_flight:
+    assert drain is not None
+    if drain.deadline is not None and node.at >= drain.deadline and instance.in_flight:
         count = cut_all(node, instance)
         instance.model.story.add(node.at, f"{count} requests cut: the drain deadline has passed")
 
 
 def _unloading(node: Node, instance: Instance) -> None:
     stopping = instance.stopping
-    if stopping is None:
-        return
+    assert stopping is not None
     if stopping.kill_at is not None and node.at >= stopping.kill_at:
         kill(node, instance, stopping)
     elif stopping.leak_at is not None and node.at >= stopping.leak_at:

@@ -104,9 +104,10 @@ def instance_unhealthy(node: Node, event: InstanceUnhealthy) -> bool:
 def stop_signalled(node: Node, event: StopSignalled) -> bool:
     """Let the grace count from the signal."""
     instance = _in(node, event.instance, "was signalled", State.UNLOADING)
-    if instance is None or instance.stopping is None:
+    if instance is None:
         return False
     stopping = instance.stopping
+    assert stopping is not None
     if stopping.kill_at is not None:
         stopping.kill_at = Instant(event.at + stopping.grace)
         node.wake_by(stopping.kill_at)
@@ -116,9 +117,10 @@ def stop_signalled(node: Node, event: StopSignalled) -> bool:
 def processes_gone(node: Node, event: ProcessesGone) -> bool:
     """Let the release deadline count from here; nobody is left to kill."""
     instance = _in(node, event.instance, "lost its processes", State.UNLOADING, State.LEAKED)
-    if instance is None or instance.stopping is None:
+    if instance is None:
         return False
     stopping = instance.stopping
+    assert stopping is not None
     stopping.processes_gone = True
     stopping.kill_at = None
     stopping.leak_at = Instant(event.at + node.settings.release_timeout)

@@ -95,9 +95,14 @@ def refuse_all(
     for request in list(model.queue):
         refuse_queued(node, request, reason, detail, retry_after=retry_after, permanent=permanent)
     settle_orders(node, model, ok=False, detail=detail, reason=reason)
-    if node.at > model.demand.idle_since and not (model.instance and model.instance.in_flight):
-        model.demand.idle_since = node.at
+    note_if_idle(node, model)
     node.refresh(model)
+
+
+def note_if_idle(node: Node, model: Model) -> None:
+    """Let the next request count as an episode only after a pause from now on, if nothing waits or is served."""
+    if not model.queue and (model.instance is None or not model.instance.in_flight):
+        model.demand.idle_since = node.at
 
 
 def settle_orders(node: Node, model: Model, *, ok: bool, detail: str, reason: Rejection | None = None) -> None:

@@ -188,7 +188,8 @@ def leak(node: Node, instance: Instance) -> None:
 def released(node: Node, instance: Instance) -> None:
     """Let an instance go whose memory is free."""
     stopping = instance.stopping
-    if instance.state is State.UNLOADING and stopping is not None:
+    assert stopping is not None
+    if instance.state is State.UNLOADING:
         node.release_times.append(Duration(node.at - stopping.ordered_at))
     step(node, instance, Cause.MEMORY_RELEASED, "its memory is released")
     answer_unloads(node, instance, ok=True)

@@ -8,10 +8,9 @@ and settings count at once. A load under way with the old revision is broken off
 from swapd.core.catalog import Catalog, ModelSpec, SchedulingSettings
 from swapd.core.eta import expect
 from swapd.core.grants import refuse_all, refuse_queued, serve
-from swapd.core.ids import Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import clear_cool_down, drop_wish
-from swapd.core.moves import abort_load, drain, forget
+from swapd.core.moves import abort_load, drain, forget, lift_drain
 from swapd.core.node import Node
 from swapd.core.operators import enter_pin
 from swapd.core.policies import policy_named
@@ -85,13 +84,16 @@ def _compare(node: Node, model: Model) -> None:
     why = "its configuration has changed"
     if instance.spec.revision == model.spec.revision:
         instance.outdated_since = None
+        if instance.drain is not None and instance.drain.cause in (UnloadCause.CHANGED, UnloadCause.REMOVED):
+            drop_wish(node, model)
+            lift_drain(node, instance)
         serve(node, instance)
     elif instance.state is State.RESERVED:
         forget(node, instance, Cause.UNWANTED, why)
     elif instance.state is State.LOADING:
         abort_load(node, instance, Cause.WITHDRAWN, why, UnloadCause.CHANGED)
-    elif instance.outdated_since is None:
-        instance.outdated_since = Instant(node.at)
+    else:
+        instance.outdated_since = instance.outdated_since or node.at
         serve(node, instance)
 
 

@@ -11,7 +11,7 @@ from swapd.core.eta import eta, note_service, surely_within, surplus
 from swapd.core.events import RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.eviction import find
 from swapd.core.feasibility import infeasible
-from swapd.core.grants import grant, refuse, serve
+from swapd.core.grants import grant, note_if_idle, refuse, serve
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.loads import touch
 from swapd.core.moves import book, start
@@ -168,9 +168,8 @@ def _left_the_queue(node: Node, model: Model, request: Request) -> bool:
     node.refresh(model)
     if model.queue:
         return False
+    note_if_idle(node, model)
     instance = model.instance
-    if instance is None or not instance.in_flight:
-        model.demand.idle_since = node.at
     return instance is None or instance.state is not State.READY or not instance.in_flight
 
 

@@ -45,7 +45,7 @@ def drop(node: Node) -> None:
     node.changes += 1
     model.story.add(node.at, "its reservation is over")
     for instance in list(node.instances.values()):
-        if instance.state is State.DRAINING and instance.drain is not None and instance.drain.cause is None:
+        if instance.drain is not None and instance.drain.cause is None:
             lift_drain(node, instance)
             serve(node, instance)
             settle_orders(node, instance.model, ok=True, detail=f"{instance.model.name} is ready")
@@ -73,9 +73,11 @@ def consider(node: Node) -> None:
 
 
 def _somebody_due(node: Node, clearing: int) -> bool:
-    oldest, limit = node.ages.first(), node.limits.first()
-    if oldest is None or limit is None:
+    if not node.pending:
         return False
+    oldest, limit = node.ages.first(), node.limits.first()
+    assert oldest is not None
+    assert limit is not None
     return node.at - oldest >= node.settings.drain_after or node.at >= limit - clearing
 
 

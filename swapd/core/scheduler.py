@@ -140,6 +140,7 @@ class Scheduler:
             model = self._node.models.get(name)
             if model is not None:
                 note_load_times(model, source, times)
+                self._node.refresh(model)
         return True
 
     @property

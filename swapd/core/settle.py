@@ -36,9 +36,9 @@ def settle(node: Node) -> None:
             _move_on(node, instance)
         _refuse(node)
         reservation.keep(node)
-        _place_pending(node)
-        _place_pins(node)
         if node.drain is None:
+            _place_pending(node)
+            _place_pins(node)
             reservation.consider(node)
     node_drain.answer_if_drained(node)
     _forget_removed(node)
@@ -163,8 +163,6 @@ def _explain(node: Node, patient_from: Instant) -> None:
 
 def _place_pins(node: Node) -> None:
     """Book room for absent pins, at the cost of idle unprotected residents only, and for what was outdated, at none."""
-    if node.drain is not None:
-        return
     for model in [*node.pins.values(), *node.wishes.values()]:
         if node.loads_running >= node.settings.max_concurrent_loads:
             return

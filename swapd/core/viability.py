@@ -81,11 +81,6 @@ class Demand:
         if idle and at - self.idle_since >= EPISODE_GAP:
             self.episodes.add(at, 1.0)
 
-    def loaded(self, at: Instant, swap: Duration) -> None:
-        """Count a load that ended now."""
-        self.load_seconds.add(at, swap / SECOND)
-        self.loads.append(at)
-
     def returned(self, at: Instant, lhat: Duration, booked_at: Instant) -> ModelName | None:
         """Note that it is resident again; return who evicted it, once, and remember a relapse."""
         by = self.evicted_by

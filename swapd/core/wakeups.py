@@ -48,24 +48,29 @@ def _of_instance(node: Node, instance: Instance, found: list[int], *, wanted: bo
         case State.LOADING:
             found.append(instance.started_at + instance.spec.load_timeout)
             found.append(instance.progress_at + instance.spec.load_stall)
-        case State.DRAINING:
-            if instance.drain is not None and instance.drain.deadline is not None:
-                found.append(instance.drain.deadline)
         case State.UNLOADING:
-            stopping = instance.stopping
-            if stopping is not None:
-                found += [moment for moment in (stopping.kill_at, stopping.leak_at) if moment is not None]
-        case State.READY:
-            idle = idle_moment(node, instance)
-            if idle is not None:
-                found.append(idle)
-            if instance.outdated_since is not None:
-                found.append(instance.outdated_since + node.settings.drain_after)
+            assert instance.stopping is not None
+            moments = (instance.stopping.kill_at, instance.stopping.leak_at)
+            found += [moment for moment in moments if moment is not None]
+        case State.READY | State.DRAINING:
+            _of_resident(node, instance, found)
             if wanted and not instance.model.pinned:
                 found.append(protected_until(node, instance))
                 found.append(resident_until(node, instance))
         case _:
             pass
+
+
+def _of_resident(node: Node, instance: Instance, found: list[int]) -> None:
+    if instance.drain is not None:
+        if instance.drain.deadline is not None:
+            found.append(instance.drain.deadline)
+        return
+    idle = idle_moment(node, instance)
+    if idle is not None:
+        found.append(idle)
+    if instance.outdated_since is not None:
+        found.append(instance.outdated_since + node.settings.drain_after)
 
 
 def _of_pending(node: Node, found: list[int]) -> None:

@@ -92,11 +92,11 @@ def test_what_fits_on_no_device_is_refused_for_good() -> None:
 
 def shared_node(sizes: dict[str, float], newcomer: float, *, gib: float, worth: dict[str, float]) -> World:
     """One device with idle residents that share it, and a newcomer x."""
-    specs = [spec(name, gib=size, shares=True) for name, size in sizes.items()]
+    specs = [spec(name, gib=size, shares=True, max_wait=seconds(5000)) for name, size in sizes.items()]
     world = World([*specs, spec("x", gib=newcomer, shares=True)], gpus=1, gib=gib)
     for name in sizes:
         world.request(name, at=0)
-    world.run(1000)
+    world.run(2000)
     for name, value in worth.items():
         world.core._node.models[name].worth = value
     return world
@@ -245,3 +245,44 @@ def _best_of_all(world: World, need: Footprint, costs: dict[int, float]) -> floa
             if all(i.id in costs for i in leaving) and sum(f >= need.bytes_per_gpu for f in free) >= need.gpus:
                 best = min(best, sum(costs[i.id] for i in leaving))
     return best
+
+
+def test_sharers_on_several_devices_are_searched_together_and_single_ones_apart() -> None:
+    pair = spec("pair", 2, gib=4, shares=True, load=1)
+    singles = [spec(f"s{n}", gib=4, shares=True, load=1) for n in range(2)]
+    world = World([pair, *singles, spec("x", 2, gib=4, shares=True)], gpus=2, gib=8, max_concurrent_loads=4)
+    for name in ("pair", "s0", "s1"):
+        world.request(name, at=0)
+    world.run(100)
+    node = world.core._node
+    for name, worth in (("pair", 1.0), ("s0", 1.5), ("s1", 1.5)):
+        node.models[name].worth = worth
+    assert victims_of(world, "x") == ["pair"]
+    world.run(200)
+    for name, worth in (("x", 9.0), ("s0", 1.5), ("s1", 1.5)):
+        node.models[name].worth = worth
+    world.request("pair")
+    world.run(300)
+    assert [name for _, name in world.evictions()] == ["pair", "s0", "s1"]
+
+
+def test_a_big_sharer_that_is_enough_leaves_alone_however_many_cheap_ones_there_are() -> None:
+    sizes = {f"s{n:02}": 1.0 for n in range(16)} | {"big": 24.0}
+    worth = dict.fromkeys(sizes, 0.1) | {"big": 100.0}
+    world = shared_node(sizes, 24, gib=40, worth=worth)
+    assert len(world.residents()) == 17
+    assert victims_of(world, "x") == ["big"]
+
+
+def test_a_search_among_very_many_sharers_is_cut_short_but_evicts_nobody_needlessly() -> None:
+    count = 24
+    specs = [spec(f"s{n:02}", gib=1 + n % 3, shares=True, load=0.1) for n in range(count)]
+    world = World([*specs, spec("x", gib=24, shares=True, load=1)], gpus=1, gib=48, protect=seconds(0))
+    for s in specs:
+        world.request(s.name, at=0)
+    world.run(100)
+    for s in specs:
+        world.core._node.models[s.name].worth = 1.0
+    left = victims_of(world, "x")
+    freed = sum(1 + int(name[1:]) % 3 for name in left)
+    assert 24 <= freed <= 26

@@ -70,14 +70,44 @@ def test_a_model_that_was_never_loaded_can_be_removed_and_comes_back_new() -> No
     assert b.waited == 10
 
 
-def test_a_model_removed_and_put_back_while_it_drains_is_loaded_again_when_asked_for() -> None:
+def test_a_model_removed_and_put_back_while_it_drains_goes_on_serving() -> None:
     world = World([spec("a", load=10)])
     world.request("a", at=0, service=50)
     world.reconfigure(remove=["a"], at=20)
     world.reconfigure(spec("a", load=10), at=30)
     back = world.request("a", at=40)
     world.run(200)
-    assert back.granted[0][0] == 60 + 3 + 10 or back.granted[0][0] == 70
+    assert (back.waited, world.loads()) == (0, 1)
+
+
+def test_a_change_taken_back_while_the_model_drains_for_it_costs_nothing() -> None:
+    world = World([spec("a", load=10, concurrency=1)], drain_after=seconds(20))
+    world.request("a", at=0, service=100)
+    world.reconfigure(spec("a", load=10, concurrency=1, revision="2"), at=20)
+    waits = world.request("a", at=50, service=1)
+    world.reconfigure(spec("a", load=10, concurrency=1), at=60)
+    world.run(300)
+    assert (waits.granted[0][0], world.loads()) == (110, 1)
+
+
+def test_a_changed_model_that_is_put_back_while_it_drains_still_outdated_drains_on() -> None:
+    world = World([spec("a", load=10)], gpus=1, drain_after=seconds(20))
+    world.request("a", at=0, service=100)
+    world.reconfigure(spec("a", load=10, revision="2"), at=20)
+    world.reconfigure(spec("a", load=10, revision="3"), at=60)
+    world.run(300)
+    assert [c.spec.revision for c in world.of(Start)] == ["", "3"]
+
+
+def test_an_outdated_model_leaves_only_when_no_neighbour_loads() -> None:
+    models = [spec(n, load=30, gib=2, shares=True) for n in "ab"]
+    world = World(models, gpus=1)
+    world.request("a", at=0)
+    world.request("b", at=40)
+    world.reconfigure(spec("a", load=30, gib=2, shares=True, revision="2"), at=50)
+    world.run(200)
+    assert [at for at, c in world.log if isinstance(c, Stop)] == [70]
+    assert world.residents() == ["a", "b"]
 
 
 def test_a_changed_model_reloads_when_idle_without_anybody_asking() -> None:

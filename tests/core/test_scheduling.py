@@ -5,7 +5,7 @@ import random
 import pytest
 
 from swapd.core import events as ev
-from swapd.core.catalog import Mode, PolicyName
+from swapd.core.catalog import Mode, PolicyName, Priority
 from swapd.core.commands import Answer, Grant, Kill, LoadFinished, Reject, Start, Stop
 from swapd.core.ids import Duration, Instant, ModelName, RequestId, seconds
 from swapd.core.policies import Resident
@@ -478,3 +478,73 @@ def test_three_hundred_models_can_be_configured_and_placed() -> None:
     assert all(a.granted or a.rejected for a in asked)
     assert not [c for c in world.of(Reject) if c.reason is not Rejection.WAIT_TIMEOUT]
     assert world.of(Stop)
+
+
+def test_a_reservation_whose_devices_are_lost_to_a_pin_is_made_anew_elsewhere() -> None:
+    world = World([spec("a", load=10), spec("b", load=10), spec("x", load=10)], gpus=2)
+    world.request("a", at=0, service=250)
+    world.request("b", at=0, service=260)
+    x = world.request("x", at=20)
+    world.run(141)
+    first = world.core.view().reservation
+    victim = ModelName(first.draining[0]) if first else ModelName("")
+    world.order(ev.PinOrdered, 150, model=victim, pinned=True)
+    world.run(150)
+    second = world.core.view().reservation
+    assert second is not None
+    assert first is not None
+    assert second.gpus != first.gpus
+    world.run(400)
+    assert x.granted
+    assert victim in world.residents()
+
+
+def test_nothing_is_reserved_while_only_loads_are_in_the_way() -> None:
+    world = World([spec("a", load=200, max_wait=seconds(900)), spec("b", load=10, max_wait=seconds(900))], gpus=1)
+    world.request("a", at=0)
+    b = world.request("b", at=10)
+    world.run(180)
+    assert world.core.view().reservation is None
+    world.run(400)
+    assert b.granted[0][0] == 200 + 3 + 10
+
+
+def test_a_load_nobody_waited_for_that_is_wanted_again_inside_a_reservation_serves_first() -> None:
+    models = [spec("a", load=10), spec("late", load=200, max_wait=seconds(900))]
+    world = World([*models, spec("big", 2, load=10, max_wait=seconds(900))], gpus=2)
+    world.request("a", at=0, service=300)
+    gone = world.request("late", at=0)
+    world.leave(gone, at=1)
+    big = world.request("big", at=20)
+    back = world.request("late", at=150, service=1)
+    world.run(600)
+    assert back.granted[0][0] == 200
+    assert big.granted[0][0] == 310 + 3 + 10
+
+
+def test_patience_is_asked_for_again_when_the_one_who_had_it_has_left() -> None:
+    world = World([spec("a", load=10), spec("b", load=10)], gpus=1, protect=seconds(100))
+    world.request("a", at=0, service=150)
+    old = world.request("b", at=20)
+    young = world.request("b", at=155)
+    world.leave(old, at=158)
+    world.run(400)
+    assert young.granted[0][0] == 155 + 15 + 3 + 10
+
+
+def test_a_young_request_of_a_higher_class_does_not_reserve_before_its_time() -> None:
+    models = [
+        spec("a", load=10),
+        spec("low", load=10, max_wait=seconds(900)),
+        spec("high", load=10, max_wait=seconds(900)),
+    ]
+    world = World(models, gpus=1)
+    world.request("a", at=0, service=400)
+    low = world.request("low", at=20, priority=Priority.LOW)
+    high = world.request("high", at=130)
+    world.run(141)
+    reservation = world.core.view().reservation
+    assert reservation is not None
+    assert (reservation.model, reservation.since) == ("low", seconds(140))
+    world.run(900)
+    assert low.granted[0][0] < high.granted[0][0]

@@ -77,7 +77,8 @@ def test_no_grace_counts_while_the_stop_hook_runs() -> None:
 
 def test_a_stop_hook_that_never_ends_is_bounded() -> None:
     world = World([spec("a", load=10, has_stop_command=True, stop_grace=seconds(5))])
-    world.engines["a"].hook = 10_000
+    world.engines["a"].hook = 140
+    world.engines["a"].unload = 100
     world.request("a", at=0)
     world.order(ev.UnloadOrdered, 50, model=ModelName("a"))
     world.run(1000)
@@ -177,6 +178,16 @@ def test_a_newcomer_that_shares_stays_beside_leaked_memory_if_it_still_fits() ->
     world.run(95)
     assert x.granted[0][0] == 50 + 3 + 30 + 10
     assert {str(i.model): str(i.state) for i in world.core.view().instances} == {"a": "leaked", "x": "ready"}
+
+
+def test_a_newcomer_that_shares_and_no_longer_fits_beside_leaked_memory_is_told_so() -> None:
+    world = World([spec(name, gib=2, load=10, shares=True) for name in "ax"], gpus=1, gib=3, protect=seconds(0))
+    world.engines["a"].release = None
+    world.request("a", at=0)
+    x = world.request("x", at=50)
+    world.run(100)
+    assert x.rejected is not None
+    assert (x.rejected[0], x.rejected[1].reason) == (83, Rejection.NO_CAPACITY)
 
 
 def test_waiters_for_whom_a_leak_leaves_no_room_are_told_at_once() -> None:
