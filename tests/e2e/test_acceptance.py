@@ -51,7 +51,7 @@ async def mixed_traffic(daemon: Daemon, rng: random.Random) -> list[Seen]:
     turnstile = asyncio.Semaphore(AT_ONCE)
     async with daemon.client(timeout=aiohttp.ClientTimeout(total=None)) as client:
 
-        async def one(model: str, stream: bool) -> Seen:  # noqa: FBT001 - a pair of the list above
+        async def one(model: str, stream: bool) -> Seen:
             async with turnstile:
                 return await ask(client, model, stream=stream)
 
