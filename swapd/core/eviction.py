@@ -90,17 +90,22 @@ def find(node: Node, need: Footprint, avail: GpuSet, costs: Mapping[InstanceId, 
             waiting |= found.waits << gpu.index
     if usable.bit_count() < need.gpus:
         return None
-    sets = legal_sets(len(node.gpus), need.gpus)
+    sets = [gpus for gpus in legal_sets(len(node.gpus), need.gpus) if not gpus & ~usable]
     if clear.bit_count() >= need.gpus:
         return Plan(next(gpus for gpus in sets if not gpus & ~clear), (), waits=False)
+    return _cheapest(sets, options, waiting, costs)
+
+
+def _cheapest(
+    sets: list[GpuSet], options: Mapping[int, GpuOption], waiting: int, costs: Mapping[InstanceId, float]
+) -> Plan:
+    """Return the plan for the best of these sets; ``waiting``: the GPUs somebody is unloading on."""
     must = _must_leave(options)
     prices = [(where, costs[victim.id]) for victim, where in must]
     sharers = Sharers(options, costs)
     best: tuple[float, int, int] | None = None
     chosen = GpuSet(0)
     for gpus in sets:
-        if gpus & ~usable:
-            continue
         price, count = 0.0, 0
         for where, victim_price in prices:
             if where & gpus:

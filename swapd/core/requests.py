@@ -61,7 +61,7 @@ def _admitted(node: Node, model: Model, request: Request) -> bool:
         refuse(node, request.id, name, Rejection.DRAINING, DETAIL, retry_after=RETRY_AFTER)
         return False
     if instance is None or instance.state is State.DRAINING:
-        if node.manual and not model.orders:
+        if node.manual and not model.orders and name not in node.wishes:
             detail = f"{name} is not loaded and the node is in manual mode; an operator has to load it"
             refuse(node, request.id, name, Rejection.MANUAL_MODE, detail)
             return False

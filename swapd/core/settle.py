@@ -58,7 +58,7 @@ def _refuse(node: Node) -> None:
     if node.manual:
         for name in node.pending:
             model = node.models[name]
-            if not model.orders:
+            if not model.orders and name not in node.wishes:
                 detail = f"{name} is not loaded and the node is in manual mode; an operator has to load it"
                 refuse_all(node, model, Rejection.MANUAL_MODE, detail)
     if not node.recheck:
@@ -133,7 +133,7 @@ def _place_pending(node: Node) -> None:
         assert model.since is not None
         patient = model.since <= patient_from
         holder = node.reservation is not None and node.reservation.model is model
-        if failed.covers(model.need, patient=patient) and not holder:
+        if (failed.covers(model.need, patient=patient) and not holder) or (node.manual and not model.orders):
             continue
         if holder or patient not in costs:
             costs[patient] = candidates(node, patient=patient, holder=holder)
@@ -166,14 +166,17 @@ def _place_pins(node: Node) -> None:
     for model in [*node.pins.values(), *node.wishes.values()]:
         if node.loads_running >= node.settings.max_concurrent_loads:
             return
-        if model.instance is not None or (model.pinned and node.manual) or _cooling(node, model):
+        may_evict = model.pinned and not node.manual
+        wished = model.name in node.wishes
+        if model.instance is not None or not (may_evict or wished) or _cooling(node, model):
             continue
-        leaving = candidates(node, patient=False) if model.pinned else {}
+        leaving = candidates(node, patient=False) if may_evict else {}
         plan = find(node, model.spec.footprint, surplus(node, model), leaving)
         if plan is not None:
-            book(node, model, plan, "it is pinned" if model.pinned else "it was resident before its change")
-        elif not model.pinned:
+            book(node, model, plan, "it was resident before its change" if wished else "it is pinned")
+        elif wished and not may_evict:
             del node.wishes[model.name]
+            node.changes += 1
 
 
 def _cooling(node: Node, model: Model) -> bool:

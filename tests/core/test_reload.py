@@ -1,7 +1,7 @@
 """A new configuration is applied as a difference."""
 
 from swapd.core import events as ev
-from swapd.core.catalog import PolicyName
+from swapd.core.catalog import Mode, PolicyName
 from swapd.core.commands import Start, Stop
 from swapd.core.ids import InstanceId, ModelName, RequestId, seconds
 from swapd.core.reasons import Rejection, UnloadCause
@@ -241,3 +241,32 @@ def test_a_request_on_an_engine_whose_model_was_removed_is_not_tried_again() -> 
     assert asked.rejected is not None
     assert asked.rejected[1].reason is Rejection.UPSTREAM_FAILED
     assert ModelName("a") not in world.core._node.models
+
+
+def test_a_change_is_an_operators_word_and_reloads_in_manual_mode_too() -> None:
+    models = [spec("a", load=10, concurrency=2), spec("p", load=10, pinned=True)]
+    world = World(models, gpus=2, mode=Mode.MANUAL, drain_after=seconds(20))
+    for name in "ap":
+        world.order(ev.LoadOrdered, 0, model=ModelName(name))
+    world.request("a", at=30, service=100)
+    world.reconfigure(
+        spec("a", load=10, concurrency=2, revision="2"), spec("p", load=10, pinned=True, revision="2"), at=50
+    )
+    waits = world.request("a", at=100)
+    world.run(300)
+    assert waits.granted[0][0] == 130 + 3 + 10
+    assert world.residents() == ["a", "p"]
+    assert (world.loads("a"), world.loads("p")) == (2, 2)
+
+
+def test_in_manual_mode_a_changed_model_whose_room_is_lost_refuses_those_who_hoped_for_it() -> None:
+    world = World([spec("a", load=10), spec("b", load=10)], gpus=1, mode=Mode.MANUAL, drain_after=seconds(20))
+    world.order(ev.LoadOrdered, 0, model=ModelName("a"))
+    world.request("a", at=30, service=100)
+    world.reconfigure(spec("a", load=10, revision="2"), at=50)
+    hopes = world.request("a", at=100)
+    world.order(ev.LoadOrdered, 110, model=ModelName("b"))
+    world.run(300)
+    assert hopes.rejected is not None
+    assert hopes.rejected[1].reason is Rejection.MANUAL_MODE
+    assert world.residents() == ["b"]
