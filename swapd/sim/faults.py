@@ -213,8 +213,6 @@ def _bend(fault: Fault, instance: InstanceId, facts: tuple[Event, ...], later: I
             return (*facts, InstanceExited(later, instance, -11, "died ready"))
         case Fault.UNHEALTHY_READY:
             return (*facts, InstanceUnhealthy(later, instance, "frozen"))
-        case Fault.HOOK_HANGS:
-            return ()
         case Fault.IGNORES_STOP:
             return tuple(fact for fact in facts if isinstance(fact, StopSignalled))
         case Fault.EXIT_CROSSES_STOP:
@@ -225,10 +223,9 @@ def _bend(fault: Fault, instance: InstanceId, facts: tuple[Event, ...], later: I
             return _without(facts, MemoryReleased)
         case Fault.RELEASES_LATE:
             return (*_without(facts, MemoryReleased), MemoryReleased(Instant(last + _LATE), instance))
-        case Fault.SURVIVES_KILL:
-            return ()
         case _:
-            return facts
+            assert fault in {Fault.HOOK_HANGS, Fault.SURVIVES_KILL}, f"{fault} cuts an answer short"
+            return ()
 
 
 def _without(facts: tuple[Event, ...], kind: type) -> tuple[Event, ...]:

@@ -165,11 +165,8 @@ class VirtualNode:
                     return False
                 _drop(request.facts)
             case UpstreamFailed():
-                request = self.open.get(event.request)
-                if request is None or request.instance != event.instance:
-                    return False
-                request.instance = None
-                _drop(request.facts)
+                self.open[event.request].instance = None
+                _drop(self.open[event.request].facts)
             case InstanceExited():
                 self.stopping.add(event.instance)
                 self._drop_facts(event.instance, _LOADING_FACTS)
@@ -222,8 +219,7 @@ class VirtualNode:
         self._expect(request, self.world.serve(order, self.now))
 
     def _end(self, identity: RequestId, outcome: Outcome) -> None:
-        if identity in self.open:
-            self._expect(self.open[identity], (RequestEnded(self.now, identity, outcome),))
+        self._expect(self.open[identity], (RequestEnded(self.now, identity, outcome),))
 
     def _expect(self, request: _Open, facts: tuple[Event, ...]) -> None:
         request.facts.extend(self._schedule(fact) for fact in facts)

@@ -7,7 +7,7 @@ import copy
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from swapd.core.catalog import Catalog, ModelSpec
+from swapd.core.catalog import Catalog, ModelSpec, Priority
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import State, UnloadCause
 from swapd.core.topology import NodeTopology
@@ -28,6 +28,8 @@ class Request:
     id: RequestId
     model: ModelName
     arrived: Instant
+    #: the lower of its own class and its model's
+    priority: Priority
     phase: Phase = Phase.WAITING
     instance: InstanceId | None = None
     #: the shell reported once that the engine sent no byte

@@ -12,7 +12,7 @@ _QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 settings.register_profile(
     "ci",
     derandomize=True,
-    max_examples=60,
+    max_examples=80,
     stateful_step_count=60,
     deadline=None,
     database=None,

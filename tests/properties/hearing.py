@@ -88,7 +88,9 @@ def hear(books: Books, event: Event) -> None:
 
 
 def _arrived(books: Books, event: RequestArrived) -> None:
-    books.requests[event.request] = Request(event.request, event.model, event.at)
+    spec = books.catalog.models.get(event.model)
+    priority = max(event.priority, spec.priority) if spec else event.priority
+    books.requests[event.request] = Request(event.request, event.model, event.at, priority)
     for instance in books.instances.values():
         if instance.model == event.model:
             instance.last_used = event.at

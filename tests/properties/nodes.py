@@ -54,6 +54,13 @@ SHARED = catalog(
     model("y", 3, need=10),
 )
 TINY = catalog(model("a"), model("b"), model("c"))
+SETTLED = catalog(
+    model("a"),
+    model("b", need=20, exclusive=False),
+    model("c", need=20, exclusive=False),
+    model("d", 2),
+    settings=replace(SETTINGS, protect=Duration(0), min_residency=seconds(7), policy=PolicyName.LRU),
+)
 
 
 def variants(base: Catalog) -> tuple[Catalog, ...]:
@@ -77,4 +84,5 @@ ORIGINS = (
     Origin(topology(3), EXCLUSIVE),
     Origin(topology(4), SHARED),
     Origin(topology(1), TINY),
+    Origin(topology(2), SETTLED),
 )

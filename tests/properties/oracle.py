@@ -117,6 +117,10 @@ class Oracle:
             broken("only_ready_serves", f"{order}: {served} are in flight already")
         if order.waited != books.now - request.arrived:
             broken("answered_exactly_once", f"{order}: it waited {books.now - request.arrived}")
+        rank = (request.priority, request.arrived, request.id)
+        passed = [r for r in books.waiting(order.model) if (r.priority, r.arrived, r.id) < rank]
+        if passed:
+            broken("served_in_order", f"{order}: it passed {passed}")
         request.phase, request.instance = Phase.GRANTED, order.instance
         instance.in_flight.add(order.request)
 

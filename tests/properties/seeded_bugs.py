@@ -214,6 +214,16 @@ def a_grant_goes_out_twice(patch: Patch) -> None:
 
 
 @bug
+def the_last_comes_first(patch: Patch) -> None:
+    def pop(queue: ModelQueue[Any]) -> Any:
+        request = queue.youngest()
+        queue.remove(request)
+        return request
+
+    patch.setattr(ModelQueue, "pop", pop)
+
+
+@bug
 def nobody_waits_too_long(patch: Patch) -> None:
     exchange(patch, "_waited_too_long", instead(lambda node, model: node.deadlines.drop(model.name)))
 

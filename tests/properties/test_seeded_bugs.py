@@ -10,7 +10,7 @@ from tests.properties.seeded_bugs import BUGS
 from tests.properties.walk import walk
 
 #: walks taken before a bug counts as missed
-WALKS = 150
+WALKS = 60
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)

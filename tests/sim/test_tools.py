@@ -8,19 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from swapd.core.catalog import SchedulingSettings
 from swapd.core.commands import Command, Grant
 from swapd.core.events import Event, RequestArrived, RequestEnded, Tick
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId, seconds
+from swapd.core.policies import Resident
 from swapd.core.reasons import Outcome
 from swapd.sim import Setup, simulate, table
+from swapd.sim.clairvoyant import Clairvoyant
 from swapd.sim.node import SpinningError, VirtualNode
 from swapd.sim.replay import Recording
 from swapd.sim.report import quantile
 from swapd.sim.workload import Zipf, burst, merged, numbered, ping_pong, read_models, read_requests
 from swapd.sim.world import HealthyWorld, Timings
-from tests.properties.nodes import EXCLUSIVE, ORIGINS, topology
+from tests.properties.nodes import EXCLUSIVE, ORIGINS, catalog, topology
+from tests.sim.rigs import plain
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
+THREE = catalog(plain("a"), plain("b"), plain("c"), settings=SchedulingSettings())
 A, B = ModelName("a"), ModelName("b")
 
 
@@ -115,6 +120,28 @@ def test_the_recorded_day_can_be_read() -> None:
 def test_a_quantile_is_a_value_that_occurred() -> None:
     assert [quantile([1, 2, 3, 4], share) for share in (0.0, 0.25, 0.5, 0.99, 1)] == [1, 1, 2, 4, 4]
     assert quantile([], 0.5) == 0
+
+
+def test_clairvoyance_gives_up_what_is_needed_last_and_first_what_is_never_needed() -> None:
+    policy = Clairvoyant(burst([A, B, A], gap_s=10, service=seconds(1)))
+
+    def worth(model: str, at_s: float) -> float:
+        at = Instant(seconds(at_s))
+        return policy.value(Resident(ModelName(model), 1, seconds(8), last_used=at, worth=0, at=at))
+
+    assert worth("c", 5) == worth("b", 15) == 0
+    assert worth("b", 5) == 1 / 5
+    assert worth("a", 5) == 1 / 15
+
+
+def test_the_yardstick_loads_no_more_than_the_default() -> None:
+    names = [ModelName(name) for name in ("a", "b", "c")]
+    arrivals = Zipf(rate_per_s=0.05, duration=seconds(20_000)).arrivals(names, random.Random(7))
+    loads = [
+        simulate(Setup(topology(2), THREE, policy=policy), arrivals).node.loads
+        for policy in (Clairvoyant(arrivals), None)
+    ]
+    assert loads[0] < loads[1]
 
 
 def test_a_report_counts_what_happened() -> None:
