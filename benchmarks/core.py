@@ -1,8 +1,8 @@
 """Measures how long the core takes for one event: 8 GPUs, 300 models, 512 requests waiting all the time.
 
 The node is overloaded on purpose: whenever a waiting request is granted the next one arrives, so that each event is
-decided with a full queue. Printed are microseconds of CPU time by kind of event (other processes do not count), and the events that placed a
-model by themselves.
+decided with a full queue. Printed are microseconds of CPU time (other processes do not count) by kind of event, and
+for the events that placed a model.
 """
 
 import gc
@@ -116,9 +116,7 @@ def main() -> int:
 
 def show(watch: Stopwatch) -> int:
     """Print the table; return 1 when the 99th percentile of all events is over the goal."""
-    print(
-        f"core: {GPUS} GPUs, {MODELS} models, {QUEUED} requests waiting; {watch.events} events; microseconds of CPU time"
-    )
+    print(f"core: {GPUS} GPUs, {MODELS} models, {QUEUED} requests waiting; {watch.events} events; µs of CPU time")
     print(f"{'event':<30}{'count':>8}{'p50':>9}{'p99':>9}{'max':>9}")
     for name in sorted(watch.taken, key=lambda row: (row[0] in "e…", row)):
         ordered = sorted(watch.taken[name])
