@@ -1,0 +1,74 @@
+"""The keys and defaults users rely on: a file that writes every default out means the same as a silent one."""
+
+from collections.abc import Callable
+
+from swapd.config import Loaded
+from swapd.core.ids import SECOND
+
+Understood = Callable[[str], Loaded]
+
+WRITTEN_OUT = """
+http:    {listen: 127.0.0.1:8090, auth: none, max_body: 64MiB, max_buffered: 512MiB, sse_keepalive: off}
+metrics: {listen: 127.0.0.1:9790}
+admin:   {socket: auto}
+state:   {path: auto}
+engines: {ports: 20000-29999, on_exit: stop}
+devices: {virtual: {count: 2, memory: 2GiB}}
+scheduling: {policy: gdsf, protect: auto, protect_max_wait: 15s, min_residency: 0, drain_after: 120s,
+             drain_timeout: null, max_concurrent_loads: 2, frequency_half_life: 24h, release_timeout: 30s,
+             idle_unload: never, mode: auto, max_pinned_gpus: null}
+defaults: {max_wait: 300s, max_queue: 512, concurrency: 16, load_timeout: 10m, load_stall: 2m}
+"""
+
+EVERY_KEY_OF_A_MODEL = """
+devices: {virtual: {count: 2, memory: 2GiB}}
+models:
+  m01:
+    engine: command
+    command: [./serve, --model, "{weights}", --port, "{port}"]
+    weights: models/m.gguf
+    gpus: 1
+    memory: 1GiB
+    exclusive: true
+    aliases: [tiny-one]
+    pin: false
+    concurrency: 8
+    max_wait: 90s
+    env: {OMP_NUM_THREADS: "1"}
+    health: {path: /health, timeout: 2s}
+    warmup: auto
+    stop: {signal: SIGTERM, grace: 10s, command: null}
+    on_client_abort: cancel
+    priority: normal
+"""
+
+SILENT_ABOUT_DEFAULTS = """
+devices: {virtual: {count: 2, memory: 2GiB}}
+models:
+  m01:
+    command: [./serve, --model, "{weights}", --port, "{port}"]
+    weights: models/m.gguf
+    memory: 1GiB
+    aliases: [tiny-one]
+    concurrency: 8
+    max_wait: 90s
+    env: {OMP_NUM_THREADS: "1"}
+"""
+
+
+def test_every_default_of_the_node_is_what_it_is_said_to_be(understood: Understood) -> None:
+    written_out = understood(WRITTEN_OUT).settings
+    silent = understood("devices: {virtual: {count: 2, memory: 2GiB}}\n").settings
+    assert written_out.model_dump() == silent.model_dump()
+
+
+def test_every_default_of_a_model_is_what_it_is_said_to_be(understood: Understood) -> None:
+    written_out = understood(EVERY_KEY_OF_A_MODEL).settings.models["m01"]
+    silent = understood(SILENT_ABOUT_DEFAULTS).settings.models["m01"]
+    assert written_out.model_dump() == silent.model_dump()
+
+
+def test_limits_that_no_model_names_come_from_the_nodes_defaults(understood: Understood) -> None:
+    model = understood('models: {a: {command: [./serve, "{port}"], memory: 1GiB}}\n').settings.models["a"]
+    assert (model.max_wait, model.load_timeout, model.load_stall) == (300 * SECOND, 600 * SECOND, 120 * SECOND)
+    assert (model.max_queue, model.concurrency) == (512, 16)
