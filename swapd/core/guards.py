@@ -3,7 +3,7 @@
 Rules that hold here:
 
 * A victim has nothing in flight and nobody waiting, is not pinned, and is outside its protection, unless the newcomer
-  has waited ``protect_max_wait``. The least residency holds whoever waits.
+  is patient (see ``is_patient``). The least residency holds whoever waits.
 * A load that nobody waits for may be broken off; one that somebody waits for never.
 * Nobody leaves a GPU while a neighbour loads there: engines size their cache from a snapshot of free memory.
 """
@@ -16,7 +16,6 @@ from swapd.core.reasons import EvictionBlock, State
 from swapd.core.state import Instance, Model
 
 AUTO_PROTECTION_MOST: Final = Duration(120 * SECOND)
-_NEVER: Final = Instant(-(1 << 62))
 
 
 def protection(node: Node, model: Model) -> Duration:
@@ -43,10 +42,17 @@ def quiet(node: Node, instance: Instance) -> bool:
     return not any(other.state is State.LOADING for other in node.neighbours(instance))
 
 
-def patient_limit(node: Node) -> Instant:
-    """Return since when somebody must have waited to override protection."""
-    wait = node.settings.protect_max_wait
-    return _NEVER if wait is None else Instant(node.at - wait)
+def is_patient(node: Node, model: Model, since: Instant, clearing: int) -> bool:
+    """Say whether somebody who waits since then may override protection.
+
+    That is after ``protect_max_wait``, or so much earlier that ``max_wait`` stays within reach: protection defers, it
+    never makes a request miss its promise. ``clearing`` is the expected time to drain and release what is resident.
+    """
+    patience = node.settings.protect_max_wait
+    if patience is None:
+        return False
+    waited = node.at - since
+    return waited >= patience or waited >= model.spec.max_wait - model.lhat - clearing
 
 
 def evictable(node: Node, instance: Instance, *, patient: bool, holder: bool) -> bool:

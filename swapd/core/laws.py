@@ -7,7 +7,9 @@ at everything. ``replay_is_exact`` cannot be seen from inside one run: the prope
 from typing import Final
 
 from swapd.core.commands import Answer, Transitioned
-from swapd.core.guards import AUTO_PROTECTION_MOST
+from swapd.core.eta import clearing_estimate
+from swapd.core.guards import AUTO_PROTECTION_MOST, is_patient
+from swapd.core.ids import Instant
 from swapd.core.lifecycle import TABLE
 from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State, UnloadCause
@@ -99,15 +101,16 @@ def never_evict_pinned(node: Node) -> None:
 
 
 def protection_is_bounded(node: Node) -> None:
-    """Who is protected leaves only for somebody who has waited ``protect_max_wait``; protection has a bound."""
+    """Who is protected leaves only for somebody who is patient; protection has a bound."""
     longest = AUTO_PROTECTION_MOST if node.settings.protect is None else node.settings.protect
-    patience = node.settings.protect_max_wait
+    clearing = clearing_estimate(node)
     for instance in _left_now(node):
         eviction = instance.eviction
         if eviction is None:
             continue
         over = eviction.protected_until <= node.at
-        waited = patience is not None and eviction.waited >= patience
+        since = Instant(node.at - eviction.waited)
+        waited = is_patient(node, node.models[eviction.successor], since, clearing)
         name = instance.model.name
         _law(node, "protection_is_bounded", f"{name} was evicted while protected", holds=over or waited)
         bounded = eviction.protected_until - instance.last_used <= longest

@@ -13,7 +13,7 @@ Rules that hold here:
 from swapd.core.eta import clearing_estimate, drain_due, drain_plan
 from swapd.core.eviction import Failed, candidates, find
 from swapd.core.grants import serve, settle_orders
-from swapd.core.guards import patient_limit
+from swapd.core.guards import is_patient
 from swapd.core.moves import drain, lift_drain
 from swapd.core.node import Node, Reservation
 from swapd.core.placement import option
@@ -57,12 +57,11 @@ def consider(node: Node) -> None:
     clearing = clearing_estimate(node)
     if node.reservation is not None or not _somebody_due(node, clearing):
         return
-    patient_from = patient_limit(node)
     failed = Failed()
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
-        patient = model.since <= patient_from
+        patient = is_patient(node, model, model.since, clearing)
         if failed.covers(model.need, patient=patient) or not drain_due(node, model, model.since, clearing):
             continue
         if _reserve(node, model, patient=patient):

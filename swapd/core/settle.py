@@ -10,12 +10,12 @@ round: booking only takes room away.
 from swapd.core import node_drain, reservation
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
-from swapd.core.eta import surplus
+from swapd.core.eta import clearing_estimate, surplus
 from swapd.core.eviction import Failed, Plan, candidates, find
 from swapd.core.feasibility import infeasible
 from swapd.core.grants import refuse_all
-from swapd.core.guards import blocked_by, patient_limit, quiet
-from swapd.core.ids import InstanceId, Instant
+from swapd.core.guards import blocked_by, is_patient, quiet
+from swapd.core.ids import InstanceId
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import book, drain, forget, start, unload
 from swapd.core.node import Node
@@ -125,13 +125,13 @@ def _place_pending(node: Node) -> None:
     most = node.settings.max_concurrent_loads
     if node.loads_running >= most:
         return
-    patient_from = patient_limit(node)
+    clearing = clearing_estimate(node)
     failed = Failed()
     costs: dict[bool, dict[InstanceId, float]] = {}
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
-        patient = model.since <= patient_from
+        patient = is_patient(node, model, model.since, clearing)
         holder = node.reservation is not None and node.reservation.model is model
         if (failed.covers(model.need, patient=patient) and not holder) or (node.manual and not model.orders):
             continue
@@ -149,15 +149,15 @@ def _place_pending(node: Node) -> None:
             costs.clear()
         if failed.covers_all(node.needs) and node.reservation is None:
             break
-    _explain(node, patient_from)
+    _explain(node, clearing)
 
 
-def _explain(node: Node, patient_from: Instant) -> None:
+def _explain(node: Node, clearing: int) -> None:
     """Tell the models that have just become pending what stands in their way."""
     for name in node.unexplained:
         model = node.models.get(name)
         if model is not None and model.since is not None and name in node.pending:
-            _note_blocks(node, model, patient=model.since <= patient_from)
+            _note_blocks(node, model, patient=is_patient(node, model, model.since, clearing))
     node.unexplained.clear()
 
 

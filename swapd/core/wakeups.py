@@ -79,9 +79,9 @@ def _of_pending(node: Node, found: list[int]) -> None:
     if settings.protect_max_wait is not None:
         _add(found, node.ages.after(at - settings.protect_max_wait), settings.protect_max_wait)
     if node.reservation is None:
-        clearing = clearing_estimate(node)
         _add(found, node.ages.after(at - settings.drain_after), settings.drain_after)
-        _add(found, node.limits.after(at + clearing), -clearing)
+    clearing = clearing_estimate(node)
+    _add(found, node.limits.after(at + clearing), -clearing)
 
 
 def _add(found: list[int], moment: int | None, wait: int) -> None:

@@ -22,8 +22,10 @@ def protection_is_bounded(books: Books, before: Books, commands: tuple[Command, 
         if victim is None or victim.ready is None or spec is None or since is None:
             continue
         waited = books.now - since
-        patient = settings.protect_max_wait is None or waited < settings.protect_max_wait
-        if patient and books.now < victim.last_used + protection(books, spec):
+        newcomer = books.catalog.models.get(note.successor) if note.successor else None
+        limit = settings.protect_max_wait
+        patient = limit is not None and (waited >= limit or _in_a_hurry(books, newcomer, waited))
+        if not patient and books.now < victim.last_used + protection(books, spec):
             broken("protection_is_bounded", f"{note}: last used {victim.last_used}, the successor waited {waited} ns")
         residency = max(settings.min_residency, round(settings.min_residency_load_times * _load_time(books, spec)))
         if books.now < victim.ready + residency:
@@ -34,6 +36,14 @@ def protection(books: Books, spec: ModelSpec) -> Duration:
     """Return the least time since its last use that protects a model."""
     configured = books.catalog.settings.protect
     return min(_load_time(books, spec), seconds(120)) if configured is None else configured
+
+
+def _in_a_hurry(books: Books, newcomer: ModelSpec | None, waited: Duration) -> bool:
+    """Say whether the newcomer's promise may be at stake, with the most that can be reckoned for making room."""
+    if newcomer is None:
+        return False
+    load = max(newcomer.load_estimate, *books.load_times.get(newcomer.name, [Duration(0)])[-5:])
+    return waited >= newcomer.max_wait - load - seconds(20)
 
 
 def _load_time(books: Books, spec: ModelSpec) -> Duration:

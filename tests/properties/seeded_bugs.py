@@ -51,7 +51,7 @@ def protection_is_forgotten(patch: Patch) -> None:
 
 @bug
 def protection_has_no_bound(patch: Patch) -> None:
-    exchange(patch, "patient_limit", instead(lambda _node: Instant(-1)))
+    exchange(patch, "is_patient", instead(lambda *_: False))
 
 
 @bug
