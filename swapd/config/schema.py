@@ -116,8 +116,8 @@ class Scheduling(Section):
     model must not cost more time loading than it was spared; 0 evicts in plain order."""
 
     protect_max_wait: fields.DurationOrNever = Duration(15 * SECOND)
-    """Once a request has waited this long, protection no longer holds up its model; earlier where the model's `max_wait`
-    demands it. Short, because absolute protection (`never`) makes waits longer than no protection at all."""
+    """Once a request has waited this long, protection no longer holds up its model; earlier where the model's
+    `max_wait` demands it. Short, because absolute protection (`never`) makes waits longer than no protection."""
 
     min_residency: fields.MinResidency = units.MinResidency()
     """Least time between ready and eviction, absolute or as a multiple of the load time: `1x` bounds loading to half
