@@ -64,6 +64,10 @@ async def read_body(request: web.BaseRequest, body: Body, settings: ProxySetting
 
     The caller releases the body, whatever happens here.
     """
+    coding = request.headers.get(hdrs.TRANSFER_ENCODING)
+    if coding is not None and coding.strip().lower() != "chunked":
+        message = "The only transfer coding that is understood is chunked."
+        raise RefusedError(invalid(message, status=501, code="transfer_encoding"))
     announced = request.content_length
     body.present = announced is not None or hdrs.TRANSFER_ENCODING in request.headers
     if announced is not None:

@@ -9,6 +9,8 @@ from swapd.proxy.model_name import checked_name
 
 _MAX_PART_HEAD: Final = 8 << 10
 _MAX_VALUE: Final = 2 << 10
+_MAX_PARTS: Final = 256
+"""A form of many tiny parts would hold up the loop; real ones have a handful."""
 
 
 def read_form(content_type: str, body: bytes | bytearray) -> str | None:
@@ -17,7 +19,9 @@ def read_form(content_type: str, body: bytes | bytearray) -> str | None:
     if not boundary:
         raise refuse("The multipart form does not say its boundary.")
     name = None
-    for start, end in _parts(body, b"--" + boundary.encode("utf-8", "surrogateescape")):
+    for count, (start, end) in enumerate(_parts(body, b"--" + boundary.encode("utf-8", "surrogateescape"))):
+        if count == _MAX_PARTS:
+            raise refuse(f"The multipart form has more than {_MAX_PARTS} parts.")
         head_end = body.find(b"\r\n\r\n", start, min(end, start + _MAX_PART_HEAD))
         if head_end >= 0 and _field_name(bytes(body[start:head_end])) == "model":
             name = _value(bytes(body[head_end + 4 : min(end, head_end + 4 + _MAX_VALUE)]))
@@ -61,5 +65,8 @@ def _value(value: bytes) -> str:
 def _parameter(header: str, value: str, name: str) -> str | None:
     message = Message()
     message[header] = value
-    found = message.get_param(name, header=header)
+    try:
+        found = message.get_param(name, header=header)
+    except (ValueError, LookupError, TypeError, AttributeError):  # what the library makes of malformed continuations
+        raise refuse("A header of the multipart form is malformed.") from None
     return found if isinstance(found, str) else None

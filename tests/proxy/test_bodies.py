@@ -152,6 +152,14 @@ async def test_another_expectation_is_refused() -> None:
         await node.settled(1)
 
 
+async def test_another_transfer_coding_than_chunked_is_refused() -> None:
+    async with running() as node, raw_client(node.port) as client:
+        head = f"POST {PATH} HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
+        await client.send(head.encode() + b"2\r\n{}\r\n0\r\n\r\n")
+        assert (await client.read_head()).startswith(b"HTTP/1.1 501")
+        await node.settled(1)
+
+
 async def test_a_stalled_upload_is_ended() -> None:
     settings = ProxySettings(upload_stall=Duration(SECOND // 20))
     async with running(settings) as node, raw_client(node.port) as client:

@@ -196,6 +196,22 @@ def test_the_model_is_found_in_a_form(body: bytes, model: str | None) -> None:
         ("multipart/form-data; boundary=XX", form(MODEL.replace(b"m01", b"\xff"))),
         ("multipart/form-data; boundary=XX", form(MODEL.replace(b"m01", b"m" * 5000))),
         ("multipart/form-data; boundary=XX", b""),
+        ("multipart/form-data; boundary=XX", form(*[b""] * 100_000)),
+        (
+            "multipart/form-data; boundary=XX",
+            form(b"Content-Disposition: form-data; name*=xx''%ff; name*0*=q\r\n\r\nm01"),
+        ),
+    ],
+    ids=[
+        "no boundary",
+        "another",
+        "no end",
+        "empty",
+        "not UTF-8",
+        "too long",
+        "no body",
+        "too many parts",
+        "malformed",
     ],
 )
 def test_a_malformed_form_is_refused(content_type: str, body: bytes) -> None:
