@@ -7,6 +7,7 @@ A second signal ends everything at once.
 
 import asyncio
 import itertools
+import os
 import random
 import sys
 import time
@@ -57,8 +58,11 @@ from swapd.proxy.engine_metrics import engine_metrics_handler
 from swapd.proxy.services import Endpoint, Services
 from swapd.proxy.settings import ProxySettings
 
-EXIT_DRAIN = Duration(30 * SECOND)
-"""Running requests have this long to end when the daemon is asked to exit."""
+EXIT_DRAIN = Duration(120 * SECOND)
+"""Running requests have this long to end when the daemon is asked to exit and ``drain_timeout`` sets no other limit.
+
+Below the time after which service managers commonly kill, which would leave engines behind.
+"""
 
 _EXIT_OK, _EXIT_FAILED, _EXIT_FORCED, _EXIT_BROKEN = 0, 1, 130, 70
 
@@ -76,14 +80,17 @@ def run(config: Path, *, log_format: logs.LogFormat, log_level: str) -> int:
         sys.stderr.write("".join(f"{problem}\n" for problem in error.problems))
         return _EXIT_FAILED
     writer = logs.configure(log_format, log_level)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(loaded))
-    finally:
-        writer.close()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        status = runner.run(_serve(loaded))
+    if not writer.close():
+        # the interpreter's own exit would wait for the stalled log
+        os._exit(status)
+    return status
 
 
 async def _serve(loaded: Loaded) -> int:
+    signals = Signals()
+    signals.install()
     for warning in loaded.warnings:
         _log.warning("config_warning", detail=str(warning))
     try:
@@ -96,7 +103,7 @@ async def _serve(loaded: Loaded) -> int:
         return _cannot_start(error)
     history = History(places.state, report=lambda trouble: _log.warning("history", detail=trouble))
     await history.start()
-    daemon = Daemon(loaded, history, places)
+    daemon = Daemon(loaded, history, places, signals)
     try:
         await daemon.open()
     except (OSError, AdminSocketError) as error:
@@ -125,7 +132,7 @@ class Places:
 class Daemon:
     """All rooms of one running daemon."""
 
-    def __init__(self, loaded: Loaded, history: History, places: Places) -> None:
+    def __init__(self, loaded: Loaded, history: History, places: Places, signals: Signals) -> None:
         """Compose everything; nothing runs and nothing listens yet."""
         settings = loaded.settings
         self._settings = settings
@@ -133,7 +140,7 @@ class Daemon:
         self._places = places
         self._started_at = _now()
         self._tasks = Tasks()
-        self._signals = Signals()
+        self._signals = signals
         self._broken: BaseException | None = None
         self._not_ready: str | None = "the daemon is starting"
         self._request_ids = itertools.count(1)
@@ -208,7 +215,6 @@ class Daemon:
 
     async def live(self) -> int:
         """Serve until told to stop, then leave; return the exit status."""
-        self._signals.install()
         _ = self._tasks.start(self._metrics.heartbeat.run(), name="heartbeat")
         _ = self._tasks.start(self._reloader.watch(self._signals.stop), name="config-watch")
         _ = self._tasks.start(self._reload_on_hangup(), name="config-hangup")
@@ -233,7 +239,7 @@ class Daemon:
                 lambda request: NodeDrainOrdered(
                     at=_now(),
                     request=request,
-                    timeout=EXIT_DRAIN,
+                    timeout=_exit_limit(self._settings),
                     stop_engines=self._settings.engines.on_exit is OnExit.STOP,
                     final=True,
                 )
@@ -253,6 +259,7 @@ class Daemon:
         else:
             await self._instances.aclose(force=force)
         self._pump.close()
+        await self._reloader.aclose()
         await self._admin.aclose()
         await self._metrics_runner.cleanup()
         self._metrics.close()
@@ -330,6 +337,11 @@ class Daemon:
 
 def _now() -> Instant:
     return Instant(monotonic_now())
+
+
+def _exit_limit(settings: Settings) -> Duration:
+    limit = settings.scheduling.drain_timeout
+    return EXIT_DRAIN if limit is None else limit
 
 
 def _instance_settings(settings: Settings, log_dir: Path) -> InstanceSettings:

@@ -8,6 +8,7 @@ import logging
 import logging.handlers
 import queue
 import sys
+import threading
 from typing import Literal, TextIO
 
 import structlog
@@ -17,12 +18,13 @@ from typing_extensions import override
 LogFormat = Literal["json", "console"]
 
 _QUEUE_LINES = 10_000
+_FLUSH_S = 2.0
 
 
 class _DroppingHandler(logging.handlers.QueueHandler):
     """Puts records on a bounded queue; counts what does not fit."""
 
-    def __init__(self, lines: "queue.Queue[logging.LogRecord]") -> None:
+    def __init__(self, lines: "queue.Queue[logging.LogRecord | None]") -> None:
         super().__init__(lines)
         self._dropped = 0
 
@@ -51,14 +53,26 @@ def _head_first(_: object, __: str, line: EventDict) -> EventDict:
 
 
 class LogWriter:
-    """The writer thread; ``close`` flushes what is queued."""
+    """The writer thread."""
 
-    def __init__(self, listener: logging.handlers.QueueListener) -> None:
-        self._listener = listener
+    def __init__(self, lines: "queue.Queue[logging.LogRecord | None]", handler: logging.Handler) -> None:
+        self._lines = lines
+        self._handler = handler
+        self._thread = threading.Thread(target=self._run, name="swapd-log", daemon=True)
+        self._thread.start()
 
-    def close(self) -> None:
-        """Write out the queued lines and end the thread."""
-        self._listener.stop()
+    def close(self) -> bool:
+        """Write out the queued lines and end the thread; ``False``: the reader of the log stalls, lines are lost."""
+        try:
+            self._lines.put(None, timeout=_FLUSH_S)
+        except queue.Full:
+            return False
+        self._thread.join(_FLUSH_S)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (record := self._lines.get()) is not None:
+            self._handler.handle(record)
 
 
 def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) -> LogWriter:
@@ -91,7 +105,7 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
     )
     writer = logging.StreamHandler(stream)
     writer.setFormatter(formatter)
-    lines: queue.Queue[logging.LogRecord] = queue.Queue(_QUEUE_LINES)
+    lines: queue.Queue[logging.LogRecord | None] = queue.Queue(_QUEUE_LINES)
     root = logging.getLogger()
     root.handlers[:] = [_DroppingHandler(lines)]
     root.setLevel(level.upper())
@@ -99,6 +113,4 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     # Tells of every file that changes in the directory; what concerns the configuration is logged by its reload.
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    listener = logging.handlers.QueueListener(lines, writer)
-    listener.start()
-    return LogWriter(listener)
+    return LogWriter(lines, writer)

@@ -78,7 +78,7 @@ def _narrate_request(command: Grant | Reject | Cut | Answer) -> None:
                 detail=command.detail,
             )
         case Cut():
-            _log.warning("cut", request=command.request)
+            _log.warning("cut", request=command.request, model=command.model, instance=command.instance)
         case Answer():
             _log.info("answered_operator", request=command.request, ok=command.ok, detail=command.detail)
         case _:
@@ -92,11 +92,11 @@ def _narrate_order(command: Start | Check | Stop | Kill) -> None:
                 "starting", model=command.spec.name, instance=command.instance, gpus=list(gpu_indices(command.gpus))
             )
         case Check():
-            _log.info("checking", instance=command.instance)
+            _log.info("checking", model=command.model, instance=command.instance)
         case Stop():
-            _log.info("stopping", instance=command.instance, cause=command.cause.value)
+            _log.info("stopping", model=command.model, instance=command.instance, cause=command.cause.value)
         case Kill():
-            _log.warning("killing", instance=command.instance)
+            _log.warning("killing", model=command.model, instance=command.instance)
         case _:
             assert_never(command)
 

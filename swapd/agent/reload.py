@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from swapd.admin.control import Result
+from swapd.aio.one_thread import OneThread, ThreadBusyError
 from swapd.config.compile import compile_catalog
 from swapd.config.diff import difference
 from swapd.config.load import Loaded, load
@@ -22,6 +23,7 @@ from swapd.core.ids import Instant
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd.config")
 
 _READ_LIMIT_S = 60.0
+_CLOSE_S = 0.5
 
 
 class Reloader:
@@ -41,6 +43,8 @@ class Reloader:
         self._applied = applied
         self._outcome = outcome
         self._one_at_a_time = asyncio.Lock()
+        self._thread = OneThread("swapd-config")
+        self._started_with = loaded.settings
         self.settings = loaded.settings
         #: what came of the last reading of the file; empty when it is in force
         self.error = ""
@@ -57,18 +61,23 @@ class Reloader:
         """Read the file and apply it; an invalid one changes nothing."""
         async with self._one_at_a_time:
             try:
-                async with asyncio.timeout(_READ_LIMIT_S):
-                    loaded, catalog = await asyncio.to_thread(_read, self._path)
+                loaded, catalog = await self._thread.call(lambda: _read(self._path), timeout=_READ_LIMIT_S)
             except ConfigError as error:
                 return self._refuse("; ".join(str(problem) for problem in error.problems))
-            except TimeoutError:
-                return self._refuse(f"{self._path} could not be read within {_READ_LIMIT_S:.0f} s")
+            except (TimeoutError, ThreadBusyError):
+                return self._refuse(
+                    f"{self._path} could not be read within {_READ_LIMIT_S:.0f} s; look at its file system"
+                )
             return self._apply(loaded, catalog)
 
     async def watch(self, stop: asyncio.Event) -> None:
         """Reload whenever the file changes, until ``stop`` is set."""
         async for _ in changes(self._path, stop, on_error=self._watch_failed):
             _ = await self.reload()
+
+    async def aclose(self) -> None:
+        """End the reading thread; one that hangs in a file system is left behind."""
+        _ = await self._thread.aclose(timeout=_CLOSE_S)
 
     def _watch_failed(self, error: Exception) -> None:
         _log.warning("config_watch_failed", path=str(self._path), error=str(error), effect="the file is polled")
@@ -80,7 +89,7 @@ class Reloader:
         self.settings = loaded.settings
         self.error = ""
         self.applied_at = self._now()
-        self.restart_needed = changed.restart_needed
+        self.restart_needed = difference(self._started_with, loaded.settings).restart_needed
         self._applied(loaded.settings, catalog)
         self._outcome(True)  # noqa: FBT003 - the outcome
         _log.info(
@@ -89,11 +98,11 @@ class Reloader:
             added=list(changed.added),
             removed=list(changed.removed),
             changed=list(changed.changed),
-            restart_needed=list(changed.restart_needed),
+            restart_needed=list(self.restart_needed),
         )
         detail = f"{len(changed.added)} added, {len(changed.removed)} removed, {len(changed.changed)} changed"
-        if changed.restart_needed:
-            detail += f"; takes effect after a restart only: {', '.join(changed.restart_needed)}"
+        if self.restart_needed:
+            detail += f"; takes effect after a restart only: {', '.join(self.restart_needed)}"
         return Result(ok=True, detail=detail)
 
     def _refuse(self, why: str) -> Result:

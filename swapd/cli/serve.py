@@ -1,5 +1,6 @@
 """Starts the daemon."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Literal
@@ -26,13 +27,16 @@ from swapd.cli.help import Command
 def serve(config: Path, log_format: Literal["json", "console"] | None, log_level: str) -> None:
     """Serve the models of CONFIG (YAML) in the foreground until SIGTERM or SIGINT.
 
-    On the first signal requests in flight finish and the engines stop; a second SIGINT ends at once. SIGHUP, or a
-    change of the file, applies a new configuration without a restart.
+    On the first signal requests in flight finish, for scheduling.drain_timeout or else two minutes, and the engines
+    stop; a second signal ends at once. SIGHUP, or a change of the file, applies a new configuration without a restart.
 
       Example:  swapd serve swapd.yaml --log-format json
       Exit codes: 0 ended in order · 1 it could not start · 70 a law of the scheduler was broken
-                  130 a second SIGINT forced the end · 2 wrong usage
+                  130 a second signal forced the end · 2 wrong usage
     """
+    # the file is about to be read anyway; without this a reload that comes too early would end the daemon
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
     from swapd.agent.app import run
 
     chosen: Literal["json", "console"] = log_format or ("console" if sys.stderr.isatty() else "json")

@@ -53,6 +53,8 @@ def load(path: Path) -> Loaded:
 
 def _content(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file():  # a pipe would block for ever
+            raise SourceError(1, "make the configuration file a regular file")
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:

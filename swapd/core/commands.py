@@ -55,6 +55,8 @@ class Cut:
     """Break off a granted request visibly: its drain deadline has passed. Answer: RequestEnded (cut)."""
 
     request: RequestId
+    model: ModelName
+    instance: InstanceId
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Check:
     """Find out whether the instance still answers. Answer: InstanceHealthy, InstanceUnhealthy or InstanceExited."""
 
     instance: InstanceId
+    model: ModelName
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Stop:
     """Run the stop hook, then send the stop signal. Answers: StopSignalled, then ProcessesGone and MemoryReleased."""
 
     instance: InstanceId
+    model: ModelName
     cause: UnloadCause
 
 
@@ -90,6 +94,7 @@ class Kill:
     """Kill every process of the instance, at once and once. Answers: ProcessesGone and MemoryReleased."""
 
     instance: InstanceId
+    model: ModelName
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,8 @@ class LoadFinished:
     victims: tuple[ModelName, ...]
     failure: LoadFailure | None = None
     detail: str = ""
+    #: ready again soon after its own eviction (see ``viability``)
+    relapse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +181,18 @@ class VerdictChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLoadChanged:
+    """Note: the share of its time that the node as a whole spends loading has passed a limit (see ``viability``)."""
+
+    before: Verdict
+    after: Verdict
+    #: weighted by GPUs, 0–1
+    load_fraction: float
+    #: one sentence
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class CoolingDown:
     """Note: a model failed to load and is not tried again before ``until``."""
 
@@ -190,5 +209,14 @@ class StaleFact:
 
 
 Order = Grant | Reject | Cut | Start | Check | Stop | Kill | Answer
-Note = Transitioned | LoadFinished | Evicted | EvictionBlocked | VerdictChanged | CoolingDown | StaleFact
+Note = (
+    Transitioned
+    | LoadFinished
+    | Evicted
+    | EvictionBlocked
+    | VerdictChanged
+    | NodeLoadChanged
+    | CoolingDown
+    | StaleFact
+)
 Command = Order | Note

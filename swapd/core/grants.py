@@ -117,6 +117,6 @@ def cut_all(node: Node, instance: Instance) -> int:
     count = len(instance.in_flight)
     for request in instance.in_flight.values():
         request.phase = Phase.CUT
-        node.out.append(Cut(request.id))
+        node.out.append(Cut(request.id, instance.model.name, instance.id))
     instance.in_flight.clear()
     return count

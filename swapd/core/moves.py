@@ -159,7 +159,7 @@ def unload(
     instance.suspect = False
     instance.stopping = Stopping(at, grace, Instant(at + allowance + grace))
     step(node, instance, step_cause, why)
-    node.out.append(Stop(instance.id, cause))
+    node.out.append(Stop(instance.id, instance.model.name, cause))
     demand = instance.model.demand
     demand.evicted_by = None
     if not served or cause is UnloadCause.SHUTDOWN:
@@ -175,7 +175,7 @@ def kill(node: Node, instance: Instance, stopping: Stopping) -> None:
     stopping.kill_at = None
     stopping.leak_at = Instant(node.at + node.settings.release_timeout)
     step(node, instance, Cause.STOP_DEADLINE, "killed: its stop grace has passed")
-    node.out.append(Kill(instance.id))
+    node.out.append(Kill(instance.id, instance.model.name))
 
 
 def leak(node: Node, instance: Instance) -> None:

@@ -18,6 +18,7 @@ from swapd.core.moves import book, start
 from swapd.core.node import Node
 from swapd.core.node_drain import DETAIL, RETRY_AFTER
 from swapd.core.reasons import Outcome, Rejection, State
+from swapd.core.sentences import cooling, queue_full, retry_after, too_far_off
 from swapd.core.state import Instance, Model, Phase, Request
 
 #: after a second broken answer; the engine is being checked meanwhile
@@ -82,8 +83,8 @@ def _admitted(node: Node, model: Model, request: Request) -> bool:
             )
             return False
     if len(model.queue) >= spec.max_queue:
-        detail = f"{len(model.queue)} requests wait for {name} already"
-        refuse(node, request.id, name, Rejection.QUEUE_FULL, detail, retry_after=eta(node, model))
+        again = retry_after(node, model, eta(node, model))
+        refuse(node, request.id, name, Rejection.QUEUE_FULL, queue_full(model), retry_after=again)
         return False
     return _in_time(node, model, request)
 
@@ -97,10 +98,9 @@ def _cooling(node: Node, model: Model, request: Request) -> bool:
     until = model.cooling_until
     if until is None or node.at >= until or model.orders:
         return False
-    detail = f"{model.name} failed {model.failures} times in a row; the last time: {model.last_error}"
-    retry_after = None if model.permanent else Duration(until - node.at)
-    permanent = model.permanent
-    refuse(node, request.id, model.name, Rejection.COOLING_DOWN, detail, retry_after=retry_after, permanent=permanent)
+    detail, permanent = cooling(model), model.permanent
+    again = None if permanent else Duration(until - node.at)
+    refuse(node, request.id, model.name, Rejection.COOLING_DOWN, detail, retry_after=again, permanent=permanent)
     return True
 
 
@@ -114,7 +114,7 @@ def _in_time(node: Node, model: Model, request: Request) -> bool:
     expected = eta(node, model)
     if expected <= limit:
         return True
-    detail = f"{model.name} is expected in {expected / SECOND:.0f} s, later than its limit of {limit / SECOND:g} s"
+    detail = too_far_off(model, expected)
     model.story.add(node.at, f"refused: {detail}")
     refuse(node, request.id, model.name, Rejection.ETA_EXCEEDS_MAX_WAIT, detail, retry_after=expected)
     if instance is None:
@@ -198,7 +198,7 @@ def upstream_failed(node: Node, event: UpstreamFailed) -> bool:
     instance.last_used = event.at
     if instance.state is State.READY and not instance.suspect:
         instance.suspect = True
-        node.out.append(Check(instance.id))
+        node.out.append(Check(instance.id, model.name))
     late = event.at >= request.arrived + model.spec.max_wait
     if request.retried or late or not _may_wait_again(node, model):
         del node.requests[request.id]

@@ -71,6 +71,16 @@ class StalledStream(io.StringIO):
         return super().write(text)
 
 
+def test_closing_gives_up_on_a_stalled_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_FLUSH_S", 0.01)
+    stream = StalledStream()
+    writer = logs.configure("json", "info", stream)
+    structlog.get_logger("swapd").info("line")
+    assert not writer.close()
+    stream.go.set()
+    writer._thread.join()
+
+
 def test_a_stalled_reader_loses_lines_and_is_told_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_QUEUE_LINES", 10)
     stream = StalledStream()

@@ -1,6 +1,7 @@
 """A configuration file is applied when valid, and leaves no trace but a report when not."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,28 @@ async def test_a_valid_file_is_applied_and_what_needs_a_restart_is_named(write: 
     assert kept.models == [{"b"}]
     assert kept.outcomes == [True]
     assert any("devices" in key for key in reloader.restart_needed)
+
+
+async def test_what_waits_for_a_restart_is_told_until_the_file_agrees_with_the_running_daemon(
+    write: Callable[..., Path],
+) -> None:
+    reloader = _reloader(load(write()), Kept())
+    waiting = []
+    for name, devices in (("a", 3), ("b", 3), ("b", 2)):
+        write(name=name, devices=devices)
+        await reloader.reload()
+        waiting.append(reloader.restart_needed)
+    await reloader.aclose()
+    assert waiting == [("devices.virtual.count",), ("devices.virtual.count",), ()]
+
+
+async def test_a_pipe_in_the_place_of_the_file_is_refused_at_once(write: Callable[..., Path]) -> None:
+    path = write()
+    reloader = _reloader(load(path), Kept())
+    path.unlink()
+    os.mkfifo(path)
+    result = await reloader.reload()
+    assert "regular file" in result.detail
 
 
 async def test_a_file_that_is_wrong_and_then_right_again_is_reported_both_times(write: Callable[..., Path]) -> None:

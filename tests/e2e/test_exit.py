@@ -5,14 +5,35 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
 import psutil
+import pytest
 import yaml
 
 from tests.fakes.daemon import chat, running, swapd_executable, until
 from tests.fakes.scripted import process_of, scripted_model
+
+
+@contextlib.contextmanager
+def unread_log(config: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a daemon whose standard error is a pipe that is full from the start."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    try:
+        with subprocess.Popen([swapd_executable(), "serve", str(config)], stderr=writer) as process:
+            yield process
+            process.kill()
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 async def test_an_open_stream_completes_after_the_listener_has_closed(tmp_path: Path) -> None:
@@ -47,6 +68,32 @@ async def test_waiting_requests_are_refused_and_a_load_is_ended_when_the_daemon_
         assert answer.headers["x-swapd-reason"] == "draining"
         assert await daemon.wait() == 0
         assert daemon.processes() == []
+
+
+async def test_an_answer_that_outlasts_the_drain_timeout_is_broken_off_visibly_at_exit(tmp_path: Path) -> None:
+    endless = scripted_model(script="endless interval=0.02", warmup="none")
+    async with (
+        running(tmp_path, models={"a": endless}, scheduling={"drain_timeout": "300ms"}) as daemon,
+        daemon.client() as http,
+    ):
+        async with http.post("/v1/chat/completions", json=chat("a", stream=True)) as stream:
+            await stream.content.readany()
+            daemon.process.send_signal(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await stream.content.read()
+        assert await daemon.wait() == 0
+
+
+async def test_a_log_that_nobody_reads_does_not_hold_up_the_exit(tmp_path: Path) -> None:
+    async with running(tmp_path, models={"a": scripted_model()}) as first:
+        config = {**first.config, "http": {"listen": "127.0.0.1:0"}, "metrics": {"listen": "127.0.0.1:0"}}
+        config["state"] = {"path": str(tmp_path / "second.sqlite")}
+        config["admin"] = {"socket": str(first.socket_path.with_name("second.sock"))}
+        (tmp_path / "second.yaml").write_text(yaml.safe_dump(config))
+        with unread_log(tmp_path / "second.yaml") as process:
+            await until(Path(config["admin"]["socket"]).exists, "the second daemon serves")
+            process.send_signal(signal.SIGTERM)
+            await until(lambda: process.poll() is not None, "it ends although its log is stuck")
 
 
 async def test_a_second_interrupt_kills_engines_that_take_their_time(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class FakeCore:
     def cut_all(self) -> None:
         assert self.gate is not None
         for request in list(self.open):
-            self.gate.cut(Cut(request))
+            self.gate.cut(Cut(request, MODELS[0].name, INSTANCE))
 
     @property
     def arrivals(self) -> list[RequestArrived]:

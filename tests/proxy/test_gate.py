@@ -110,7 +110,7 @@ async def test_commands_for_a_request_that_has_ended_are_ignored() -> None:
     lease.end(Outcome.CANCELLED)
     core.gate.granted(grant())
     core.gate.rejected(reject())
-    core.gate.cut(Cut(ONE))
+    core.gate.cut(Cut(ONE, MODEL, InstanceId(1)))
     assert lease.grant is None
     assert not lease.is_cut
 
