@@ -48,6 +48,10 @@ class Reject:
     detail: str
     #: trying the same again cannot help before the configuration changes (``x-should-retry: false``)
     permanent: bool = False
+    #: the request had waited for a load; ``False`` for one that was refused at once
+    cold_start: bool = False
+    #: time since arrival, if it stood in the queue; 0 for one that was refused at once
+    waited: Duration = Duration(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ class VerdictChanged:
     after: Verdict
     #: the model it alternates with, if one stands out
     partner: ModelName | None
-    #: load time over mean inter-arrival time; may exceed 1
+    #: load time × rate of episodes; may exceed 1
     load_ratio: float
     #: measured share of time spent loading, 0–1
     load_fraction: float
@@ -210,13 +214,6 @@ class StaleFact:
 
 Order = Grant | Reject | Cut | Start | Check | Stop | Kill | Answer
 Note = (
-    Transitioned
-    | LoadFinished
-    | Evicted
-    | EvictionBlocked
-    | VerdictChanged
-    | NodeLoadChanged
-    | CoolingDown
-    | StaleFact
+    Transitioned | LoadFinished | Evicted | EvictionBlocked | VerdictChanged | NodeLoadChanged | CoolingDown | StaleFact
 )
 Command = Order | Note

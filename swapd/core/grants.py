@@ -61,10 +61,12 @@ def refuse(
     *,
     retry_after: Duration | None = None,
     permanent: bool = False,
+    cold_start: bool = False,
+    waited: Duration = Duration(0),
 ) -> None:
     """Answer a request with an error; its end is still to be reported."""
     node.refused[request] = None
-    node.out.append(Reject(request, model, reason, retry_after, detail, permanent))
+    node.out.append(Reject(request, model, reason, retry_after, detail, permanent, cold_start, waited))
 
 
 def refuse_queued(
@@ -77,9 +79,20 @@ def refuse_queued(
     permanent: bool = False,
 ) -> None:
     """Take a request out of its queue and refuse it; the caller refreshes the model."""
-    request.model.queue.remove(request)
+    model = request.model
+    model.queue.remove(request)
     del node.requests[request.id]
-    refuse(node, request.id, request.model.name, reason, detail, retry_after=retry_after, permanent=permanent)
+    refuse(
+        node,
+        request.id,
+        model.name,
+        reason,
+        detail,
+        retry_after=retry_after,
+        permanent=permanent,
+        cold_start=request.cold or model.instance is None or model.instance.state is not State.READY,
+        waited=Duration(node.at - request.arrived),
+    )
 
 
 def refuse_all(

@@ -9,7 +9,7 @@ from swapd.core import events as ev
 from swapd.core.catalog import Priority
 from swapd.core.commands import Answer, Check, Grant, Reject, Start
 from swapd.core.ids import InstanceId, Instant, ModelName, RequestId, seconds
-from swapd.core.reasons import Outcome, Rejection, Stage, WaitingFor
+from swapd.core.reasons import LoadFailure, Outcome, Rejection, Stage, WaitingFor
 from tests.core.driver import World, spec
 
 
@@ -361,3 +361,20 @@ def test_a_fact_of_an_unknown_kind_is_an_error() -> None:
 @dataclass
 class AskedAt:
     at: Instant
+
+
+def test_a_refusal_says_how_long_the_request_had_waited_and_whether_for_a_load() -> None:
+    late = spec("late", load=8, max_wait=seconds(10), max_queue=1)
+    world = World([late, spec("dead", load=5), spec("busy", load=1, concurrency=1, max_wait=seconds(10))])
+    world.engines["late"].load = 100
+    world.engines["dead"].fails = LoadFailure.EXITED
+    world.request("busy", at=0, service=100)
+    asked = [world.request(name, at=at) for name, at in (("late", 5), ("late", 6), ("dead", 5), ("busy", 7))]
+    world.run(30)
+    told = [(a.rejected[1].reason, a.rejected[1].cold_start, a.rejected[1].waited) for a in asked if a.rejected]
+    assert told == [
+        (Rejection.WAIT_TIMEOUT, True, seconds(10)),
+        (Rejection.QUEUE_FULL, False, 0),
+        (Rejection.LOAD_FAILED, True, seconds(5)),
+        (Rejection.WAIT_TIMEOUT, False, seconds(10)),
+    ]
