@@ -30,7 +30,7 @@ demo: $(READY)
 
 test: $(READY) promtool
 	@without=$$(command -v promtool >/dev/null || echo "not promtool"); \
-	$(BIN)/python -m pytest -m "not soak" -k "$$without" --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -k "$$without" --cov --cov-report=term:skip-covered
 
 check: $(READY)
 	$(BIN)/ruff check .

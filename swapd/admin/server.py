@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from swapd.admin import unix_socket
@@ -137,6 +138,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except _RefusedError as refused:
         return _answer(refused.result)
+    except (web.RequestPayloadError, HttpProcessingError):
+        detail = "the body is malformed or cannot be decoded; send plain JSON"
+        return _answer(Result(ok=False, detail=detail, reason=Rejection.INVALID_REQUEST))
     except web.HTTPException as error:
         detail = f"{request.method} {request.path}: {error.reason}"
         return web.json_response({"ok": False, "detail": detail, "reason": None}, status=error.status)
@@ -150,14 +154,14 @@ def _answer(result: Result) -> web.Response:
 
 async def _cut_after(request: web.Request) -> Duration | None:
     """Read ``{"timeout": <seconds or null>}``; no body is no timeout."""
-    text = await request.text()
-    if not text:
+    raw = await request.read()
+    if not raw:
         return None
     try:
-        body = json.loads(text)
-    except ValueError:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
         body = None
-    value = body.get("timeout") if isinstance(body, dict) else text
+    value = body.get("timeout") if isinstance(body, dict) else raw
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_SECONDS:

@@ -9,8 +9,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from swapd.core.ids import SECOND, Duration, ModelName
-from swapd.core.view import NodeView
+from swapd.core.ids import SECOND, Duration
 from swapd.proxy import forward
 from swapd.proxy.desk import Desk
 from swapd.proxy.exchange import Exchange
@@ -26,17 +25,7 @@ async def wait(desk: Desk, exchange: Exchange, lease: Lease, interval: Duration)
     """Wait for the grant and send a comment whenever the interval has passed; raises ``RejectedError``."""
     while await lease.wait(interval / SECOND) is None:
         response = await forward.commit_stream(exchange)
-        await response.write(
-            f": waiting for {lease.model} ({waiting_for(desk.services.view(), lease.model)})\n\n".encode()
-        )
-
-
-def waiting_for(view: NodeView, model: ModelName) -> str:
-    """Return what most of the model's requests wait for."""
-    for row in view.models:
-        if row.model == model:
-            return max(row.queued, key=lambda what: row.queued[what]).value if any(row.queued.values()) else "load"
-    return "load"
+        await response.write(f": waiting for {lease.model}\n\n".encode())
 
 
 async def pass_on(desk: Desk, exchange: Exchange, answer: Answer) -> web.StreamResponse:

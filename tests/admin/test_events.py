@@ -124,6 +124,7 @@ def test_durations_are_seconds_and_long_texts_are_cut() -> None:
         "victims": ["m02"],
         "failure": "exited",
         "detail": "x" * 2000 + "…",
+        "relapse": False,
     }
     assert type(shown["result"]) is str
 

@@ -216,8 +216,21 @@ async def test_a_wrong_timeout_is_refused_and_nothing_is_ordered(admin: Admin, b
     assert admin.control.asked == []
 
 
-async def test_a_body_that_is_no_json_is_refused_and_nothing_is_ordered(admin: Admin) -> None:
-    async with admin.http.post("/v1/drain", data=b"timeout=5") as response:
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"timeout=5", {}),
+        (b"[" * 50_000, {}),
+        (b'{"timeout": "\xff"}', {}),
+        (b'{"timeout": 5x}', {"Content-Type": "application/json; charset=nonesuch"}),
+        (b"no gzip", {"Content-Encoding": "gzip"}),
+    ],
+    ids=["no JSON", "deep", "not UTF-8", "unknown charset", "not compressed"],
+)
+async def test_a_body_that_is_no_json_is_refused_and_nothing_is_ordered(
+    admin: Admin, body: bytes, headers: dict[str, str]
+) -> None:
+    async with admin.http.post("/v1/drain", data=body, headers=headers) as response:
         assert (response.status, (await response.json())["reason"]) == (400, "invalid_request")
     assert admin.control.asked == []
 

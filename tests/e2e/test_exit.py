@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.fakes.daemon import chat, running, swapd_executable, until
+from tests.fakes.daemon import chat, eventually, running, swapd_executable, until
 from tests.fakes.scripted import process_of, scripted_model
 
 
@@ -60,8 +60,11 @@ async def test_an_open_stream_completes_after_the_listener_has_closed(tmp_path: 
 async def test_waiting_requests_are_refused_and_a_load_is_ended_when_the_daemon_exits(tmp_path: Path) -> None:
     async with running(tmp_path, models={"a": scripted_model("--load-s", "600")}) as daemon, daemon.client() as http:
         waiting = asyncio.ensure_future(http.post("/v1/chat/completions", json=chat("a")))
-        while (await daemon.status())["loads_running"] != 1:
-            await asyncio.sleep(0.02)
+
+        async def loading() -> bool:
+            return bool((await daemon.status())["loads_running"])
+
+        await eventually(loading, "the load has begun")
         daemon.process.send_signal(signal.SIGTERM)
         answer = await waiting
         assert answer.status == 503

@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.fakes.daemon import chat, running, total, until
-from tests.fakes.scripted import engine_requests, model_status, process_of, scripted_model
+from tests.fakes.daemon import chat, eventually, running, total, until
+from tests.fakes.scripted import engine_requests, in_flight, model_status, process_of, scripted_model
 
 
 async def test_all_who_wait_for_a_load_that_fails_get_its_one_reason_with_the_engines_last_words(
@@ -75,8 +75,11 @@ async def test_an_engine_that_is_gone_before_the_first_byte_costs_one_retry_on_a
         pid = (await process_of(daemon, "a"))["pid"]
         headers = {"x-fake": "delay=2"}
         asked = asyncio.ensure_future(http.post("/v1/chat/completions", json=chat("a"), headers=headers))
-        while total(await daemon.metrics(), "swapd_inflight_requests", model="a") != 1:
-            await asyncio.sleep(0.02)
+
+        async def sent() -> bool:
+            return await in_flight(daemon, "a") == 1
+
+        await eventually(sent, "the request is with the engine")
         next(process for process in daemon.processes() if process.pid == pid).kill()
         assert (await asked).status == 200
         assert (await process_of(daemon, "a"))["pid"] != pid

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.fakes.daemon import chat, running, swapd_executable, total
+from tests.fakes.daemon import chat, eventually, running, swapd_executable, total
 from tests.fakes.scripted import model_status, process_of, scripted_model
 
 ONE_DEVICE = {"virtual": {"count": 1, "memory": "2GiB"}}
@@ -55,8 +55,11 @@ async def test_an_unload_lets_running_requests_end_and_later_ones_are_served_too
             await stream.content.readany()
             pid = (await process_of(daemon, "a"))["pid"]
             unload = asyncio.ensure_future(daemon.cli("unload", "a"))
-            while (await model_status(daemon, "a"))["state"] == "ready":
-                await asyncio.sleep(0.02)
+
+            async def leaving() -> bool:
+                return bool((await model_status(daemon, "a"))["state"] != "ready")
+
+            await eventually(leaving, "the model drains")
             late = asyncio.ensure_future(http.post("/v1/chat/completions", json=chat("a")))
             assert (await stream.content.read()).rstrip().endswith(b"data: [DONE]")
         await unload

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.daemon import chat, running, tiny_models, total, until
-from tests.fakes.scripted import engine_requests, model_status, scripted_model
+from tests.fakes.daemon import chat, eventually, running, tiny_models, total, until
+from tests.fakes.scripted import engine_requests, in_flight, model_status, scripted_model
 
 
 async def test_the_idle_model_is_evicted_for_the_one_that_is_asked_for_and_the_answer_streams(tmp_path: Path) -> None:
@@ -84,16 +84,14 @@ async def test_clients_that_leave_before_anything_could_start_leave_nothing_behi
             await stream.content.readany()
             waiting = [asyncio.ensure_future(http.post("/v1/chat/completions", json=chat("b"))) for _ in range(5)]
 
-            async def queued() -> float:
-                return total(await daemon.metrics(), "swapd_queue_requests", model="b")
+            async def queued(number: int) -> bool:
+                return total(await daemon.metrics(), "swapd_queue_requests", model="b") == number
 
-            while await queued() != 5:
-                await asyncio.sleep(0.02)
+            await eventually(lambda: queued(5), "all wait")
             for request in waiting:
                 request.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-            while await queued() != 0:
-                await asyncio.sleep(0.02)
+            await eventually(lambda: queued(0), "none waits")
         await until(lambda: '"outcome": "cancelled"' in daemon.log() or "cancelled" in daemon.log(), "logged")
         metrics = await daemon.metrics()
         assert total(metrics, "swapd_model_loads_total", model="b") == 0
@@ -110,9 +108,15 @@ async def test_a_client_that_leaves_mid_answer_closes_the_engines_connection(tmp
             if kind == "stream":
                 (await request).close()
             else:
-                while total(await daemon.metrics(), "swapd_inflight_requests", model="a") != 1:
-                    await asyncio.sleep(0.02)
+
+                async def sent() -> bool:
+                    return await in_flight(daemon, "a") == 1
+
+                await eventually(sent, "the request is with the engine")
                 request.cancel()
-            while not (await engine_requests(daemon, "a"))[-1]["aborted"]:
-                await asyncio.sleep(0.02)
+
+            async def aborted() -> bool:
+                return bool((await engine_requests(daemon, "a"))[-1]["aborted"])
+
+            await eventually(aborted, "the engine sees the close")
         assert total(await daemon.metrics(), "swapd_inflight_requests", model="a") == 0

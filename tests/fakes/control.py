@@ -44,7 +44,7 @@ class FakeControl:
     async def unload(self, model: ModelName, cut_after: Duration | None) -> Result:
         return await self._answer("unload", model, cut_after)
 
-    async def pin(self, model: ModelName, pinned: bool) -> Result:  # noqa: FBT001 - as in Control
+    async def pin(self, model: ModelName, pinned: bool) -> Result:
         return await self._answer("pin", model, pinned)
 
     async def drain(self, cut_after: Duration | None) -> Result:

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -259,6 +259,16 @@ async def until(condition: Callable[[], bool], what: str, *, deadline_s: float =
     """Poll a condition until it holds; fail with its description at the deadline."""
     end = asyncio.get_running_loop().time() + deadline_s
     while not condition():
+        assert asyncio.get_running_loop().time() < end, f"not within {deadline_s:g} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+async def eventually(
+    condition: Callable[[], Coroutine[Any, Any, bool]], what: str, *, deadline_s: float = DEADLINE_S
+) -> None:
+    """Poll a condition that has to be awaited until it holds; fail with its description at the deadline."""
+    end = asyncio.get_running_loop().time() + deadline_s
+    while not await condition():
         assert asyncio.get_running_loop().time() < end, f"not within {deadline_s:g} s: {what}"
         await asyncio.sleep(0.02)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.fakes.daemon import Daemon
+from tests.fakes.daemon import Daemon, total
 
 _ENGINE = Path(__file__).with_name("engine_scripted.py")
 
@@ -26,6 +26,11 @@ async def model_status(daemon: Daemon, name: str) -> dict[str, Any]:
     """Return one model's part of the status document."""
     status = await daemon.status()
     return next(model for model in status["models"] if model["name"] == name)
+
+
+async def in_flight(daemon: Daemon, name: str) -> float:
+    """Return how many requests a model is serving, by the metrics."""
+    return total(await daemon.metrics(), "swapd_inflight_requests", model=name)
 
 
 async def process_of(daemon: Daemon, name: str) -> dict[str, Any]:
