@@ -18,6 +18,7 @@ from swapd.core.commands import (
     Grant,
     Kill,
     LoadFinished,
+    NodeLoadChanged,
     Note,
     Reject,
     StaleFact,
@@ -116,6 +117,7 @@ class Executor:
                 | Evicted()
                 | EvictionBlocked()
                 | VerdictChanged()
+                | NodeLoadChanged()
                 | CoolingDown()
                 | StaleFact()
             ):

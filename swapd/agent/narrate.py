@@ -15,6 +15,7 @@ from swapd.core.commands import (
     Grant,
     Kill,
     LoadFinished,
+    NodeLoadChanged,
     Reject,
     StaleFact,
     Start,
@@ -50,6 +51,8 @@ def narrate(command: Command) -> None:
             _narrate_eviction(command)
         case VerdictChanged():
             _narrate_verdict(command)
+        case NodeLoadChanged():
+            _narrate_node_load(command)
         case CoolingDown():
             _log.warning("cooling_down", model=command.model, failures=command.failures)
         case StaleFact():
@@ -108,6 +111,17 @@ def _narrate_eviction(note: Evicted | EvictionBlocked) -> None:
         _log.info("eviction_blocked", model=note.model, block=note.block.value, successor=note.successor)
 
 
+def _narrate_node_load(note: NodeLoadChanged) -> None:
+    write = _log.info if note.after is Verdict.OK else _log.warning
+    write(
+        "node_load",
+        before=note.before.value,
+        after=note.after.value,
+        load_fraction=round(note.load_fraction, 3),
+        detail=note.detail,
+    )
+
+
 def _narrate_verdict(note: VerdictChanged) -> None:
     write = _log.warning if note.after is Verdict.THRASHING else _log.info
     write(
@@ -133,6 +147,7 @@ def _narrate_load(note: LoadFinished) -> None:
         swap_s=_s(note.duration),
         stages={stage.value: _s(duration) for stage, duration in note.stages.items()},
         victims=list(note.victims),
+        relapse=note.relapse,
         failure=None if note.failure is None else note.failure.value,
         detail=note.detail or None,
     )

@@ -13,6 +13,7 @@ from swapd.core.loads import fail_load
 from swapd.core.moves import kill, leak, unload
 from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, Rejection, State, UnloadCause
+from swapd.core.sentences import number, retry_after, waited_too_long
 from swapd.core.state import Instance, Model
 from swapd.core.swaps import evaluate
 
@@ -43,9 +44,9 @@ def _waited_too_long(node: Node, model: Model) -> None:
     """Refuse whoever has waited ``max_wait``, operators who wait for room included."""
     limit = model.spec.max_wait
     remaining = eta(node, model)
-    detail = f"waited {limit / SECOND:g} s for {model.name}; it is expected to take {remaining / SECOND:.0f} s more"
+    again, detail = retry_after(node, model, remaining), waited_too_long(node, model, remaining)
     while model.queue and (oldest := model.queue.oldest()).arrived + limit <= node.at:
-        refuse_queued(node, oldest, Rejection.WAIT_TIMEOUT, detail, retry_after=remaining)
+        refuse_queued(node, oldest, Rejection.WAIT_TIMEOUT, detail, retry_after=again)
     if not model.placed:
         for order in [order for order, since in model.orders.items() if since + limit <= node.at]:
             del model.orders[order]
@@ -69,7 +70,7 @@ def _draining(node: Node, instance: Instance) -> None:
     assert drain is not None
     if drain.deadline is not None and node.at >= drain.deadline and instance.in_flight:
         count = cut_all(node, instance)
-        instance.model.story.add(node.at, f"{count} requests cut: the drain deadline has passed")
+        instance.model.story.add(node.at, f"{number(count, 'request')} cut: the drain deadline has passed")
 
 
 def _unloading(node: Node, instance: Instance) -> None:

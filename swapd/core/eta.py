@@ -87,6 +87,16 @@ def remaining_load(node: Node, instance: Instance) -> Duration:
     return Duration(max(0, instance.reserved_at + release_estimate(node) - node.at) + expected)
 
 
+def overdue_load(node: Node, instance: Instance) -> bool:
+    """Say whether an instance loads for longer than expected, so that nobody knows how long it still takes."""
+    return instance.state is State.LOADING and node.at >= instance.started_at + instance.model.lhat
+
+
+def overdue_service(node: Node, instance: Instance) -> bool:
+    """Say whether every request in flight has taken longer than expected already."""
+    return bool(instance.in_flight) and node.at - instance.last_grant >= instance.model.service
+
+
 def surplus(node: Node, model: Model) -> GpuSet:
     """Return the GPUs a model may look at: all, or all but those reserved for another one."""
     reservation = node.reservation

@@ -14,6 +14,7 @@ from swapd.core.lifecycle import Cause
 from swapd.core.moves import abort_load, forget, unload
 from swapd.core.node import Node, NodeDrain
 from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.sentences import number
 from swapd.core.state import Instance, Model
 
 RETRY_AFTER: Final = Duration(5 * SECOND)
@@ -74,9 +75,9 @@ def answer_if_drained(node: Node) -> None:
     leaked = sum(1 for _ in node.instances) if drain.stop_engines else 0
     detail = "the node is drained"
     if drain.cut:
-        detail += f"; {drain.cut} requests were cut"
+        detail += f"; {number(drain.cut, 'request')} {'was' if drain.cut == 1 else 'were'} cut"
     if leaked:
-        detail += f"; the memory of {leaked} instances was not released"
+        detail += f"; the memory of {number(leaked, 'instance')} was not released"
     node.story.add(node.at, detail)
     for order in drain.orders:
         node.out.append(Answer(order, ok=True, detail=detail))

@@ -14,6 +14,7 @@ from swapd.core.loads import clear_cool_down, drop_wish
 from swapd.core.moves import abort_load, drain, forget
 from swapd.core.node import Node, NodeDrain
 from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.sentences import number
 from swapd.core.state import Model
 
 
@@ -93,7 +94,7 @@ def pin_ordered(node: Node, event: PinOrdered) -> bool:
     taken = sum(other.spec.footprint.gpus for other in node.pins.values() if other is not model)
     wanted = taken + model.spec.footprint.gpus
     if event.pinned and most is not None and wanted > most:
-        detail = f"pinning {model.name} would pin {wanted} GPUs, and max_pinned_gpus is {most}"
+        detail = f"pinning {model.name} would pin {number(wanted, 'GPU')}, and max_pinned_gpus is {most}"
         node.out.append(Answer(event.request, ok=False, detail=detail, reason=Rejection.ALL_PINNED))
         return False
     model.pin_override = event.pinned

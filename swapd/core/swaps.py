@@ -3,14 +3,23 @@
 Nothing here decides where a model goes; it only measures, and says when swapping a model has ceased to be sensible.
 """
 
+from collections.abc import Mapping
+from typing import Final
+
 from swapd.core.catalog import Source
-from swapd.core.commands import LoadFinished, VerdictChanged
+from swapd.core.commands import LoadFinished, NodeLoadChanged, VerdictChanged
 from swapd.core.eta import note_load_times
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, LoadResult, Stage, Verdict
 from swapd.core.state import Instance, Model
 from swapd.core.viability import EVALUATE_EVERY, LOADS_NEEDED
+
+_NODE_WORDS: Final[Mapping[Verdict, str]] = {
+    Verdict.OK: ", which is well again",
+    Verdict.MARGINAL: ": much; promoting a model that causes it would help",
+    Verdict.THRASHING: ": pool thrashing; promote the models that cause it, or add a node",
+}
 
 
 def load_ended(
@@ -25,8 +34,10 @@ def load_ended(
     model.demand.load_seconds.add(at, swap / SECOND)
     model.demand.caused_gpu_seconds += gpu_seconds
     node.load.gpu_seconds.add(at, gpu_seconds)
+    relapse = False
     if result is LoadResult.READY:
         note_load_times(model, Source.CACHE, (load_time,))
+        relapse = model.demand.relapse(model.lhat, instance.reserved_at)
         _returned(node, model, instance.reserved_at, gpu_seconds)
     note = LoadFinished(
         instance.id,
@@ -39,8 +50,10 @@ def load_ended(
         instance.victims,
         failure,
         detail,
+        relapse,
     )
     node.out.append(note)
+    _judge_node(node)
 
 
 def stages_of(instance: Instance, end: Instant) -> dict[Stage, Duration]:
@@ -68,7 +81,7 @@ def _returned(node: Node, model: Model, booked_at: Instant, gpu_seconds: float) 
 
 
 def evaluate(node: Node) -> None:
-    """Judge every watched model; called by the timer, not right after an event."""
+    """Judge every watched model, and the node; called by the timer, not right after an event."""
     load = node.load
     for name in list(load.watched):
         model = node.models.get(name)
@@ -80,6 +93,21 @@ def evaluate(node: Node) -> None:
         if verdict not in (Verdict.THRASHING, Verdict.MARGINAL) and model.demand.recent_loads(node.at) < LOADS_NEEDED:
             del load.watched[name]
     load.next_evaluation = Instant(node.at + EVALUATE_EVERY) if load.watched else None
+    _judge_node(node)
+
+
+def _judge_node(node: Node) -> None:
+    """Say when the share of time that the node spends loading has passed a limit; the timer sees it come down again."""
+    load, before = node.load, node.load.verdict
+    load.verdict = load.judge(node.at)
+    if load.verdict is not Verdict.OK:
+        load.run_timer(node.at)
+    if load.verdict is before:
+        return
+    fraction = load.fraction(node.at)
+    detail = f"the node spends {fraction:.0%} of its time loading{_NODE_WORDS[load.verdict]}"
+    node.story.add(node.at, detail)
+    node.out.append(NodeLoadChanged(before, load.verdict, fraction, detail))
 
 
 def _set_verdict(node: Node, model: Model, verdict: Verdict) -> None:

@@ -6,6 +6,8 @@
 * Rates decay with τ = 30 min, so silence lowers them; the divisor corrects for a short history.
 * Verdicts are taken on a timer. Only the early rule speaks at once: a model that is back three times within a quarter
   of an hour, each time soon after its own eviction, is thrashing, and who evicted it most is named.
+* A node that spends 15 % of its time loading is marginal, with 30 % its pool of models is thrashing; that is taken back
+  only a third below the limit, so that the word does not flap. Nothing is said in the first quarter of an hour.
 * Each reload is charged to the model whose load had evicted it.
 """
 
@@ -28,6 +30,9 @@ EARLY_RELOADS: Final = 3
 EARLY_WINDOW: Final = Duration(900 * SECOND)
 EARLY_LOAD_TIMES: Final = 5
 EARLY_LEAST: Final = Duration(5 * SECOND)
+#: share of the node's time spent loading, worst first; and the part of a limit below which it is left again
+NODE_LIMITS: Final = {Verdict.THRASHING: 0.30, Verdict.MARGINAL: 0.15}
+NODE_RELIEF: Final = 2 / 3
 _LONG_AGO: Final = Instant(-(1 << 62))
 
 
@@ -84,10 +89,15 @@ class Demand:
     def returned(self, at: Instant, lhat: Duration, booked_at: Instant) -> ModelName | None:
         """Note that it is resident again; return who evicted it, once, and remember a relapse."""
         by = self.evicted_by
-        if by is not None and booked_at - self.evicted_at <= max(EARLY_LOAD_TIMES * lhat, EARLY_LEAST):
+        if by is not None and self.relapse(lhat, booked_at):
             self.relapses.append((at, by))
         self.evicted_by = None
         return by
+
+    def relapse(self, lhat: Duration, booked_at: Instant) -> bool:
+        """Say whether a load booked then, the first since its eviction, came soon after that."""
+        soon = max(EARLY_LOAD_TIMES * lhat, EARLY_LEAST)
+        return self.evicted_by is not None and booked_at - self.evicted_at <= soon
 
     def load_ratio(self, at: Instant, lhat: Duration) -> float:
         """Return ρ."""
@@ -147,16 +157,33 @@ class NodeLoad:
     #: models whose verdict may be worse than ok; evaluated by the timer
     watched: dict[ModelName, None] = field(default_factory=dict)
     next_evaluation: Instant | None = None
+    #: of the node as a whole, the last one taken
+    verdict: Verdict = Verdict.OK
 
     def watch(self, model: ModelName, at: Instant) -> None:
         """Have a model judged by the timer from now on."""
         self.watched[model] = None
+        self.run_timer(at)
+
+    def run_timer(self, at: Instant) -> None:
+        """Have the timer run, if it does not."""
         if self.next_evaluation is None:
             self.next_evaluation = Instant(at + EVALUATE_EVERY)
 
     def fraction(self, at: Instant) -> float:
         """Return the GPU-weighted share of time spent loading."""
         return self.gpu_seconds.rate(at, self.began) / self.gpus
+
+    def judge(self, at: Instant) -> Verdict:
+        """Return the verdict on the node as of now, taking the last one into account."""
+        if at - self.began < LEARNING:
+            return self.verdict
+        fraction = self.fraction(at)
+        for verdict, limit in NODE_LIMITS.items():
+            stays = self.verdict is verdict or self.verdict is Verdict.THRASHING
+            if fraction >= (NODE_RELIEF * limit if stays else limit):
+                return verdict
+        return Verdict.OK
 
 
 def standing_out(names: Iterable[ModelName]) -> ModelName | None:

@@ -14,6 +14,7 @@ from swapd.core.commands import (
     Evicted,
     EvictionBlocked,
     LoadFinished,
+    NodeLoadChanged,
     Note,
     StaleFact,
     Transitioned,
@@ -113,7 +114,7 @@ class Metrics:
                 self._slots.counter(name).add((self._label(model), cause.value))
             case EvictionBlocked(block=block):
                 self._slots.counter("swapd_eviction_blocked_total").add((block.value,))
-            case Transitioned() | VerdictChanged() | CoolingDown() | StaleFact():
+            case Transitioned() | VerdictChanged() | NodeLoadChanged() | CoolingDown() | StaleFact():
                 pass  # read from the snapshot
             case _:
                 assert_never(note)
@@ -192,6 +193,8 @@ class Metrics:
             self._slots.timings("swapd_load_stage_duration_seconds").observe((stage.value,), duration / SECOND)
         if note.victims:
             self._slots.counter("swapd_swaps_total").add()
+        if note.relapse:
+            self._slots.counter("swapd_model_relapses_total").add((label,))
 
     def _now_values(self) -> Now:
         return Now(

@@ -110,7 +110,7 @@ _MODELS: Final = (
     _gauge(
         "swapd_model_load_ratio",
         ("model",),
-        "Load time over mean time between requests: the demand if every request were cold; may exceed 1.",
+        "Load time multiplied by the rate of episodes (a burst is one): the demand if each were cold; may exceed 1.",
     ),
     _gauge(
         "swapd_model_load_fraction",
@@ -196,9 +196,14 @@ _LOADS: Final = (
         "swapd_load_stage_duration_seconds",
         ("stage",),
         LOAD_BUCKETS,
-        "The parts of the loads that became ready, by stage.",
+        "The parts of the loads that became ready, by stage: drain, stop, release, spawn, load, warmup.",
     ),
     _counter("swapd_swaps_total", (), "Loads that became ready in the place of at least one evicted model."),
+    _counter(
+        "swapd_model_relapses_total",
+        ("model",),
+        "Loads that became ready soon after the model's own eviction (within five load times, at least 5 s): thrash.",
+    ),
     _counter("swapd_evictions_total", ("model", "reason"), "Resident models taken off the GPUs, by reason."),
     _counter(
         "swapd_eviction_blocked_total",

@@ -89,7 +89,7 @@ def test_what_is_left_after_the_deadline_is_cut_and_counted() -> None:
     assert endless.cut == 50
     assert waits.rejected is not None
     assert waits.rejected[0] == 50
-    assert world.answers[order][1].detail == "the node is drained; 1 requests were cut"
+    assert world.answers[order][1].detail == "the node is drained; 1 request was cut"
 
 
 def test_engines_stay_if_asked_to() -> None:
@@ -108,7 +108,7 @@ def test_engines_whose_memory_leaks_do_not_hold_the_answer_up_for_ever() -> None
     order = drain(world, 20)
     world.run(100)
     assert world.answers[order] == (53, world.answers[order][1])
-    assert world.answers[order][1].detail == "the node is drained; the memory of 1 instances was not released"
+    assert world.answers[order][1].detail == "the node is drained; the memory of 1 instance was not released"
 
 
 def test_the_node_comes_back_and_restores_its_pins() -> None:

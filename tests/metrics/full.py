@@ -22,6 +22,7 @@ def load_finished(**changes: Any) -> LoadFinished:
         "duration": seconds(4),
         "stages": {Stage.STOP: seconds(1), Stage.LOAD: seconds(3)},
         "victims": (ModelName("m02"),),
+        "relapse": True,
     }
     return LoadFinished(**(fields | changes))
 

@@ -3,7 +3,16 @@
 import pytest
 
 from swapd.core.catalog import Source
-from swapd.core.commands import CoolingDown, Evicted, EvictionBlocked, Note, StaleFact, Transitioned, VerdictChanged
+from swapd.core.commands import (
+    CoolingDown,
+    Evicted,
+    EvictionBlocked,
+    NodeLoadChanged,
+    Note,
+    StaleFact,
+    Transitioned,
+    VerdictChanged,
+)
 from swapd.core.ids import Bytes, GpuSet, InstanceId, Instant, ModelName
 from swapd.core.reasons import (
     EvictionBlock,
@@ -133,6 +142,12 @@ async def test_loads_count_by_result_and_only_ready_ones_are_timed(bench: Bench)
     assert series["swapd_swaps_total"] == 1
 
 
+async def test_reloads_soon_after_the_models_own_eviction_are_counted(bench: Bench) -> None:
+    for relapse in (True, False, True):
+        bench.metrics.observe(load_finished(relapse=relapse))
+    assert (await bench.series())["swapd_model_relapses_total{model=m01}"] == 2
+
+
 async def test_a_lost_server_is_a_restart_and_a_chosen_victim_an_eviction(bench: Bench) -> None:
     for cause in (UnloadCause.EVICTED, UnloadCause.IDLE, UnloadCause.EXITED, UnloadCause.UNRESPONSIVE):
         bench.metrics.observe(Evicted(InstanceId(1), M01, cause, None))
@@ -153,6 +168,7 @@ async def test_a_lost_server_is_a_restart_and_a_chosen_victim_an_eviction(bench:
     [
         Transitioned(InstanceId(1), M01, GpuSet(1), None, State.RESERVED, "room found"),
         VerdictChanged(M01, Verdict.OK, Verdict.THRASHING, None, 0.6, 0.5),
+        NodeLoadChanged(Verdict.OK, Verdict.MARGINAL, 0.2, "the node spends 20% of its time loading"),
         CoolingDown(M01, 1, Instant(0)),
         StaleFact("MemoryReleased"),
     ],

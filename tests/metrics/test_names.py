@@ -43,6 +43,7 @@ CONTRACT = {
     "swapd_gpu_quarantined_bytes": (GAUGE, {"gpu", "UUID"}),
     "swapd_model_server_restarts_total": (COUNTER, {"model", "reason"}),
     "swapd_swaps_total": (COUNTER, set()),
+    "swapd_model_relapses_total": (COUNTER, {"model"}),
 }
 
 

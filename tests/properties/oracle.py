@@ -18,6 +18,7 @@ from swapd.core.commands import (
     Grant,
     Kill,
     LoadFinished,
+    NodeLoadChanged,
     Reject,
     StaleFact,
     Start,
@@ -99,7 +100,7 @@ class Oracle:
                 self.books.cooling_until[command.model] = command.until
             case Evicted():
                 self._evicted(command)
-            case LoadFinished() | EvictionBlocked() | VerdictChanged() | StaleFact():
+            case LoadFinished() | EvictionBlocked() | VerdictChanged() | NodeLoadChanged() | StaleFact():
                 pass
             case _:
                 assert_never(command)

@@ -1,0 +1,90 @@
+"""Writes the sentences that tell a client why it is refused, and how long it had better wait before it asks again.
+
+A load or a request that takes longer than expected is said to do so. Then nobody knows the rest any more: what is
+advised is a share of what was expected, never "at once", or all who were refused would come back together.
+"""
+
+from typing import Final
+
+from swapd.core.eta import overdue_load, overdue_service
+from swapd.core.ids import SECOND, Duration
+from swapd.core.node import Node
+from swapd.core.reasons import State
+from swapd.core.state import Instance, Model
+
+#: the least time after which to ask again, and the least share of what was expected
+LEAST: Final = Duration(SECOND)
+SHARE: Final = 4
+#: what helps a model for which there is no room in time
+ADVICE: Final = "a place of its own (promotion) or another node would help"
+
+
+def retry_after(node: Node, model: Model, remaining: Duration) -> Duration:
+    """Return when to ask for a model again that is expected in ``remaining``.
+
+    At least a share of the load it waits for; of a resident one, of the time that its requests take or have taken.
+    """
+    instance, expected = model.instance, model.lhat
+    if instance is not None and instance.state is State.READY:
+        expected = Duration(max(round(model.service), node.at - instance.last_grant if instance.in_flight else 0))
+    return Duration(max(remaining, expected // SHARE, LEAST))
+
+
+def queue_full(model: Model) -> str:
+    """Say that no more requests may wait for a model."""
+    waiting = number(len(model.queue), "request")
+    return f"{waiting} {'waits' if len(model.queue) == 1 else 'wait'} for {model.name} already; {ADVICE}"
+
+
+def too_far_off(model: Model, expected: Duration) -> str:
+    """Say that a model would come later than its ``max_wait``."""
+    limit = model.spec.max_wait
+    return f"{model.name} is expected in {spell(expected)}, later than its limit of {limit / SECOND:g} s; {ADVICE}"
+
+
+def waited_too_long(node: Node, model: Model, remaining: Duration) -> str:
+    """Say what it was that somebody has waited for through the whole ``max_wait``."""
+    return f"waited {model.spec.max_wait / SECOND:g} s for {model.name}; {_obstacle(node, model, remaining)}"
+
+
+def _obstacle(node: Node, model: Model, remaining: Duration) -> str:
+    instance = model.instance
+    if instance is not None and instance.state is State.READY:
+        return _busy(node, instance, remaining)
+    if instance is not None and overdue_load(node, instance):
+        return f"its load is taking longer than the expected {spell(model.lhat)}"
+    more = f"it is expected to take {spell(remaining)} more"
+    if instance is None or instance.state is State.DRAINING:
+        return f"there is no room for it yet, and {more}; {ADVICE}"
+    return more
+
+
+def _busy(node: Node, instance: Instance, remaining: Duration) -> str:
+    """Say that a model is resident, but its engine takes no more."""
+    model = instance.model
+    if instance.suspect:
+        return "it is resident, but its engine is being checked after a broken answer"
+    slots = "the only slot" if model.spec.concurrency == 1 else f"all {model.spec.concurrency} slots"
+    busy = f"it is resident, but {slots} of its engine {'is' if model.spec.concurrency == 1 else 'are'} busy"
+    if not model.service:
+        return f"{busy}, and none of its requests has ended yet"
+    if overdue_service(node, instance):
+        return f"{busy}, and its requests are taking longer than the expected {spell(model.service)}"
+    return f"{busy}, and one is expected within {spell(remaining)}"
+
+
+def cooling(model: Model) -> str:
+    """Say that a model has failed to load and is not tried now."""
+    times = "once" if model.failures == 1 else f"{model.failures} times in a row"
+    return f"{model.name} failed {times}; the last time: {model.last_error}"
+
+
+def number(count: int, noun: str) -> str:
+    """Return a number of things: ``1 request``, ``2 requests``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def spell(duration: float) -> str:
+    """Return a duration in seconds as people say it: one digit behind the point below ten."""
+    seconds = duration / SECOND
+    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{max(seconds, 0.1):.1f}".removesuffix(".0") + " s"
