@@ -25,6 +25,7 @@ from swapd.admin.status import Extras
 from swapd.admin.unix_socket import AdminSocketError
 from swapd.agent import logs
 from swapd.agent.control import AgentControl, config_info, process_infos
+from swapd.agent.descriptors import raise_limit
 from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
 from swapd.agent.operators import Operators
@@ -91,6 +92,7 @@ def run(config: Path, *, log_format: logs.LogFormat, log_level: str) -> int:
 async def _serve(loaded: Loaded) -> int:
     signals = Signals()
     signals.install()
+    raise_limit()
     for warning in loaded.warnings:
         _log.warning("config_warning", detail=str(warning))
     try:

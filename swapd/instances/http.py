@@ -5,6 +5,7 @@ or protocol is an ``UnreachableError``; a time limit is the caller's (``asyncio.
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,13 @@ _BODY_LIMIT = 65_536
 
 class UnreachableError(Exception):
     """No answer: refused, reset, closed early, or not HTTP."""
+
+
+class NotAskedError(UnreachableError):
+    """The question was never put: this process is out of descriptors or memory, which says nothing of the server."""
+
+
+_OWN_TROUBLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,8 @@ async def accepts(host: str, port: int) -> bool:
     try:
         async with _connection(host, port):
             return True
+    except NotAskedError:
+        return True  # to be asked again
     except UnreachableError:
         return False
 
@@ -50,7 +60,8 @@ async def _connection(host: str, port: int) -> AsyncIterator[tuple[asyncio.Strea
     try:
         reader, writer = await asyncio.open_connection(host, port, limit=_HEAD_LIMIT)
     except OSError as error:
-        raise UnreachableError(str(error)) from error
+        kind = NotAskedError if error.errno in _OWN_TROUBLE else UnreachableError
+        raise kind(str(error)) from error
     try:
         yield reader, writer
     finally:

@@ -113,7 +113,11 @@ class Instances:
         while True:
             await asyncio.sleep(self._room.settings.sweep_period / SECOND)
             runs = [supervisor.run for supervisor in self._supervisors.values()]
-            adopted.reap(frozenset(child.pid for run in runs for child in (run.child, *run.hooks) if child is not None))
+            own = frozenset(child.pid for run in runs for child in (run.child, *run.hooks) if child is not None)
+            try:
+                adopted.reap(own)
+            except OSError as error:  # out of descriptors: the next round may read the process table
+                _log.warning("not_swept", error=str(error))
 
     def _known(self, instance: InstanceId, order: str) -> Supervisor | None:
         supervisor = self._supervisors.get(instance)

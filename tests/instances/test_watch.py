@@ -22,6 +22,7 @@ from swapd.core.events import (
 )
 from swapd.core.ids import InstanceId
 from swapd.core.reasons import LoadFailure
+from swapd.instances.http import NotAskedError
 from tests.fakes.engine_bench import SCRIPTED, bench, until
 
 SOON = 50_000_000
@@ -46,6 +47,25 @@ async def test_one_late_answer_is_no_alarm(tmp_path: Path) -> None:
         room.instances.check(InstanceId(1))
         await room.fact(1, InstanceHealthy)
         assert room.seen(1, InstanceUnhealthy) == []
+
+
+async def test_a_question_that_could_not_be_asked_is_held_against_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def out_of_descriptors(*_probe: object) -> str | None:
+        nonlocal asked
+        asked += 1
+        raise NotAskedError("Too many open files")
+
+    async with bench(tmp_path) as room:
+        await room.ready(1)
+        monkeypatch.setattr("swapd.instances.watch.problem", out_of_descriptors)
+        await until(lambda: asked > 5)
+        assert room.seen(1, InstanceUnhealthy) == []
+        room.instances.check(InstanceId(1))
+        await room.fact(1, InstanceHealthy)
 
 
 async def test_only_failures_in_a_row_are_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
