@@ -110,6 +110,7 @@ def drain(timeout: float | None, admin: Path | None) -> None:
 def undrain(admin: Path | None) -> None:
     """Bring the node back into service after swapd drain.
 
+    Example:  swapd undrain
     Exit codes: 0 in service · 1 refused (the daemon is about to exit) · 3 no daemon
     """
     click.echo(order(admin, "/v1/undrain"))

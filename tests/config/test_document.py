@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swapd.config import ConfigError, Loaded, compile_catalog, document, load
+from swapd.config import ConfigError, Loaded, compile_catalog, diff, document, load
 from swapd.config.example import EXAMPLE
 from swapd.config.model import Model
 from swapd.config.schema import Settings
@@ -39,6 +39,17 @@ def test_the_example_of_the_reference_can_be_used(directory: Path, monkeypatch: 
     assert loaded.warnings == ()
     assert list(compile_catalog(loaded.settings).models) == ["m01", "Qwen/Qwen3-8B"]
     assert EXAMPLE in document.reference()
+
+
+def test_exactly_the_keys_that_are_read_at_the_start_are_said_to_need_a_restart() -> None:
+    said, section = set(), ""
+    for line in document.reference().splitlines():
+        if line.startswith("## `"):
+            section = line.split("`")[1]
+        elif line.startswith("| `") and "Restart to change it." in line:
+            said.add(f"{section}.{line.split('`')[1]}")
+    devices = {"devices.virtual.count", "devices.virtual.memory"}
+    assert said == {key for key in diff._AT_START if key != "devices"} | devices
 
 
 def _sections() -> dict[str, Any]:

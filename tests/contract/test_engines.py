@@ -20,7 +20,7 @@ from swapd.core.events import InstanceExited, InstanceReady, LoadFailed, MemoryR
 from swapd.core.ids import InstanceId, ModelName
 from swapd.core.reasons import LoadFailure
 from swapd.engines.base import Warmup
-from tests.fakes.engine_bench import SCRIPTED, Bench, bench, until
+from tests.fakes.engine_bench import DEADLINE_S, SCRIPTED, Bench, bench, until
 
 DEMO = Path(__file__).resolve().parents[2] / "docs" / "demo"
 FAKE_VLLM = SCRIPTED.with_name("engine_vllm.py")
@@ -42,6 +42,10 @@ class Server:
             body = await answer.json()
             assert isinstance(body, dict)
             return body
+
+    async def page(self, path: str) -> str:
+        async with self.http.get(path) as answer:
+            return await answer.text()
 
 
 def options(kind: str, weights: Path, *switches: str) -> dict[str, Any]:
@@ -170,7 +174,9 @@ async def test_vllm_knows_its_names_and_no_other(tmp_path: Path, weights: Path) 
 async def test_vllm_lets_a_running_request_finish_within_its_shutdown_timeout(tmp_path: Path, weights: Path) -> None:
     async with serving(tmp_path, options("vllm", weights / "m01.gguf", "--token-s", "0.1")) as server:
         running = asyncio.ensure_future(server.chat())
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(DEADLINE_S):
+            while 'num_requests_running{engine="0"} 1.0' not in await server.page("/metrics"):
+                await asyncio.sleep(0.01)
         server.room.stop(1)
         assert (await running)["choices"][0]["finish_reason"] == "stop"
         await server.room.fact(1, MemoryReleased)
@@ -182,6 +188,7 @@ async def test_a_signal_that_vllm_loses_while_it_loads_is_made_good_by_the_kill(
         await until(lambda: room.instances.log_tail(InstanceId(1), 1))
         room.stop(1)
         await room.fact(1, StopSignalled)
+        # nothing happens when a signal is lost, so there is nothing to wait for but some time
         await asyncio.sleep(0.2)
         assert room.processes() != []
         room.kill(1)

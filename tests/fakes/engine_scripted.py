@@ -35,7 +35,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--load-closed", action="store_true", help="the port opens only after the load")
     parser.add_argument("--load-talk", action="store_true", help="a log line every tenth of a second of the load")
     parser.add_argument("--health", choices=["ok", "503", "hang"], default="ok")
-    parser.add_argument("--green-early-s", type=float, default=0.0, help="healthy, but answers 500 for so long")
+    parser.add_argument("--green-early", type=int, default=0, help="healthy, but answers so many requests with 500")
     parser.add_argument("--exit-after-s", type=float, help="exit by itself …")
     parser.add_argument("--exit-status", type=int, default=1, help="… with this status")
     parser.add_argument("--say", action="append", default=[], help="print a line at the start")
@@ -53,6 +53,7 @@ class Engine:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.started = time.monotonic()
+        self.early = options.green_early
         self.server = Server(self.handle)
 
     @property
@@ -109,7 +110,8 @@ class Engine:
         if "reset" in script:
             request.reset()
             return
-        if self.age_s < self.options.load_s + self.options.green_early_s:
+        if self.age_s < self.options.load_s or self.early:
+            self.early = max(0, self.early - 1)
             await request.reply(500, {"error": "not yet"})
             return
         if "status" in script:

@@ -7,13 +7,15 @@ import psutil
 import uvloop
 
 from swapd.core.events import InstanceReady, MemoryReleased
-from tests.fakes.engine_bench import Bench, bench
+from tests.fakes.engine_bench import Bench, bench, until
 
 AT_ONCE = 10
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def books() -> tuple[int, int, int]:
+    """Count descriptors, processes and tasks."""
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    return descriptors, len(psutil.Process().children(recursive=True)), len(asyncio.all_tasks())
 
 
 async def cycle(room: Bench, instance: int) -> None:
@@ -27,11 +29,10 @@ async def cycle(room: Bench, instance: int) -> None:
 async def many_cycles(tmp_path: Path, cycles: int) -> None:
     async with bench(tmp_path) as room:
         await cycle(room, 1)
-        before = descriptors(), len(psutil.Process().children(recursive=True)), len(asyncio.all_tasks())
+        before = books()
         for first in range(2, cycles + 2, AT_ONCE):
             await asyncio.gather(*(cycle(room, instance) for instance in range(first, first + AT_ONCE)))
-        await asyncio.sleep(0.05)
-        assert (descriptors(), len(psutil.Process().children(recursive=True)), len(asyncio.all_tasks())) == before
+        await until(lambda: books() == before)
         assert room.instances._room.ports._taken == set()
         assert room.instances._supervisors == {}
 

@@ -17,10 +17,12 @@ from swapd.core.events import (
     ProcessesGone,
     StageEntered,
 )
-from swapd.core.ids import InstanceId
+from swapd.core.ids import InstanceId, seconds
 from swapd.core.reasons import LoadFailure, Stage
 from swapd.engines.base import EngineError, EnginePlan, Warmup, WarmupRequest
+from swapd.instances import probe, warm
 from swapd.instances.http import UnreachableError, request
+from tests.fakes.counted import Counted
 from tests.fakes.engine_bench import DEADLINE_S, bench, until
 
 
@@ -59,22 +61,30 @@ async def answering(port: int) -> None:
 
 
 @pytest.mark.parametrize("health", ["503", "hang"])
-async def test_a_server_that_never_turns_healthy_is_probed_until_it_is_stopped(tmp_path: Path, health: str) -> None:
+async def test_a_server_that_never_turns_healthy_is_probed_until_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, health: str
+) -> None:
+    probes = Counted(probe.problem)
+    monkeypatch.setattr(probe, "problem", probes)
     async with bench(tmp_path) as room:
         room.start(1, "--health", health, health_timeout=20_000_000)
-        await room.fact(1, StageEntered, nth=2)
-        await asyncio.sleep(0.3)
+        await until(lambda: room.instances.endpoint(InstanceId(1)))
+        await answering(room.port(1))
+        await probes.more(5)
         await room.stopped(1)
         assert room.names(1) == ["StageEntered"] * 2 + ["StopSignalled", "ProcessesGone", "MemoryReleased"]
 
 
-async def test_health_that_is_green_before_inference_works_is_not_ready(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
-        room.start(1, "--green-early-s", "0.5")
-        ready = await room.fact(1, InstanceReady)
-        warmup = room.seen(1, StageEntered)[-1]
-        assert warmup.stage is Stage.WARMUP
-        assert ready.at - warmup.at > 100_000_000
+async def test_health_that_is_green_before_inference_works_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Counted(warm.request)
+    monkeypatch.setattr(warm, "request", asked)
+    async with bench(tmp_path, warmup_patience=seconds(DEADLINE_S)) as room:
+        room.start(1, "--green-early", "3")
+        await room.fact(1, InstanceReady)
+        assert room.seen(1, StageEntered)[-1].stage is Stage.WARMUP
+        assert asked.calls == 4
 
 
 async def test_a_warmup_that_keeps_failing_fails_the_load_with_its_answer(tmp_path: Path) -> None:
@@ -110,16 +120,21 @@ async def test_a_port_that_opens_late_is_no_failure(tmp_path: Path) -> None:
         await room.fact(1, InstanceReady)
 
 
-async def test_a_talking_load_makes_progress_and_a_silent_one_that_is_only_probed_does_not(tmp_path: Path) -> None:
+async def test_a_talking_load_makes_progress_and_a_silent_one_that_is_only_probed_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with bench(tmp_path) as room:
         room.start(1, "--health", "503", "--load-s", "60", "--load-talk")
         await room.fact(1, LoadProgressed, nth=3)
         room.start(2, "--health", "503")
         await until(lambda: room.instances.endpoint(InstanceId(2)))
         await answering(room.port(2))
-        await asyncio.sleep(0.3)
+        output = room.instances._supervisors[InstanceId(2)].run.output
+        looks = Counted(output.fresh)
+        monkeypatch.setattr(output, "fresh", looks)
+        await looks.more(6)  # what its start has read counts as progress
         before = len(room.seen(2, LoadProgressed))
-        await asyncio.sleep(0.5)
+        await looks.more(10)
         assert len(room.seen(2, LoadProgressed)) == before
 
 

@@ -22,10 +22,17 @@ from swapd.core.events import (
 )
 from swapd.core.ids import InstanceId
 from swapd.core.reasons import LoadFailure
+from swapd.instances import stop, watch
 from swapd.instances.http import NotAskedError
+from tests.fakes.counted import Counted
 from tests.fakes.engine_bench import SCRIPTED, bench, until
 
 SOON = 50_000_000
+
+
+def busy(what: str) -> list[str]:
+    """Return the tasks of instances that do this."""
+    return [name for task in asyncio.all_tasks() if (name := task.get_name()).startswith(f"{what} m")]
 
 
 async def test_a_frozen_engine_is_reported_by_the_watch_once(tmp_path: Path) -> None:
@@ -34,15 +41,17 @@ async def test_a_frozen_engine_is_reported_by_the_watch_once(tmp_path: Path) -> 
         os.kill(pid, signal.SIGSTOP)
         unhealthy = await room.fact(1, InstanceUnhealthy)
         assert unhealthy.detail == "m01 did not answer GET /health within 0.05 s, 3 times in a row"
-        await asyncio.sleep(0.5)
+        await until(lambda: not busy("watch"))
         assert len(room.seen(1, InstanceUnhealthy)) == 1
 
 
-async def test_one_late_answer_is_no_alarm(tmp_path: Path) -> None:
+async def test_one_late_answer_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes = Counted(watch.problem)
+    monkeypatch.setattr(watch, "problem", probes)
     async with bench(tmp_path, watch_failures=1_000) as room:
         pid = await room.ready(1, health_timeout=SOON)
         os.kill(pid, signal.SIGSTOP)
-        await asyncio.sleep(0.3)
+        await probes.more(3)
         os.kill(pid, signal.SIGCONT)
         room.instances.check(InstanceId(1))
         await room.fact(1, InstanceHealthy)
@@ -95,11 +104,11 @@ async def test_a_check_of_an_engine_that_dies_is_answered_by_its_exit_alone(tmp_
         room.instances.check(InstanceId(1))
         os.kill(pid, signal.SIGKILL)
         await room.fact(1, InstanceExited)
-        await asyncio.sleep(0.5)
+        await until(lambda: not busy("check"))
         answers = [name for name in room.names(1) if name not in {"StageEntered", "InstanceReady"}]
         assert answers in (["InstanceExited"], ["InstanceHealthy", "InstanceExited"])
         room.instances.check(InstanceId(1))
-        await asyncio.sleep(0.5)
+        assert not busy("check")
         assert room.names(1)[-1] == "InstanceExited"
 
 
@@ -129,14 +138,14 @@ async def test_an_external_server_is_started_and_stopped_by_hooks_and_never_sign
     """The start hook leaves a server behind that is none of our children; the stop hook ends it by its pid file."""
     pid_file = tmp_path / "pid"
     start = f"'{sys.executable}' '{SCRIPTED}' --port {{port}} --name ext & echo $! > {pid_file}"
-    stop = f"kill $(cat {pid_file})"
+    end = f"kill $(cat {pid_file})"
     async with bench(tmp_path) as room:
         pid = await room.ready(
             1,
             engine="external",
             url="http://127.0.0.1:{port}",
             command=("sh", "-c", start),
-            stop_command=("sh", "-c", stop),
+            stop_command=("sh", "-c", end),
         )
         assert pid == 0
         server = psutil.Process(int(pid_file.read_text()))
@@ -147,7 +156,11 @@ async def test_an_external_server_is_started_and_stopped_by_hooks_and_never_sign
         assert room.names(1)[-3:] == ["StopSignalled", "ProcessesGone", "MemoryReleased"]
 
 
-async def test_an_external_server_without_hooks_runs_on_and_keeps_its_memory(tmp_path: Path) -> None:
+async def test_an_external_server_without_hooks_runs_on_and_keeps_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Counted(stop.accepts)
+    monkeypatch.setattr(stop, "accepts", looks)
     async with bench(tmp_path) as room:
         port = room.instances._room.ports.take()
         command = [sys.executable, str(SCRIPTED), "--port", str(port)]
@@ -155,7 +168,7 @@ async def test_an_external_server_without_hooks_runs_on_and_keeps_its_memory(tmp
             await room.ready(1, engine="external", url=f"http://127.0.0.1:{port}", command=())
             room.stop(1)
             await room.fact(1, ProcessesGone)
-            await asyncio.sleep(0.2)
+            await looks.more(2)
             assert room.seen(1, MemoryReleased) == []
             assert server.poll() is None
             server.kill()
@@ -190,13 +203,16 @@ async def test_two_loads_of_a_model_share_a_log_but_not_its_last_lines(tmp_path:
         assert (tmp_path / "logs" / "same.log").read_text() == "first run\nsecond run\n"
 
 
-async def test_a_log_stays_bounded_while_it_is_written(tmp_path: Path) -> None:
+async def test_a_log_stays_bounded_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = "import sys, time\nwhile True: print('x' * 1000, flush=True); time.sleep(0.001)"
     async with bench(tmp_path, log_bytes=20_000) as room:
         room.start(1, command=(sys.executable, "-c", talk))
         older = tmp_path / "logs" / "m01.log.1"
         await until(older.exists)
-        await asyncio.sleep(0.5)
+        output = room.instances._supervisors[InstanceId(1)].run.output
+        looks = Counted(output.fresh)
+        monkeypatch.setattr(output, "fresh", looks)
+        await looks.more(10)
         assert (tmp_path / "logs" / "m01.log").stat().st_size < 2_000_000
         assert room.instances.log_tail(InstanceId(1), 3) == ("x" * 1000,) * 3
         await room.stopped(1)

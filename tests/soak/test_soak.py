@@ -17,7 +17,7 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.fakes.daemon import Daemon, chat, running, total, until
+from tests.fakes.daemon import Daemon, chat, eventually, running, total, until
 
 NAMES = [f"s{number:02}" for number in range(1, 9)]
 MIB = 2**20
@@ -141,11 +141,21 @@ async def oversized_body(daemon: Daemon) -> None:
         for _ in range(100):
             yield b" " * MIB
 
+    async def refused() -> float:
+        return total(await daemon.metrics(), "swapd_requests_total", code="413")
+
+    before, status = await refused(), 413
     async with daemon.client() as client:
         # A refusal in the middle of the upload may close the connection before the client reads the answer.
         with contextlib.suppress(aiohttp.ClientConnectionError):
             async with client.post("/v1/chat/completions", data=pieces()) as answer:
-                assert answer.status == 413
+                status = answer.status
+    assert status == 413
+
+    async def counted() -> bool:
+        return await refused() == before + 1
+
+    await eventually(counted, "the oversized body is refused with 413")
 
 
 async def settled(daemon: Daemon) -> tuple[Books, int]:
