@@ -7,10 +7,10 @@ from typing import Final
 from swapd.proxy.errors import refuse
 from swapd.proxy.model_name import checked_name
 
-_MAX_PART_HEAD: Final = 8 << 10
+_MAX_PART_HEAD: Final = 2 << 10
 _MAX_VALUE: Final = 2 << 10
-_MAX_PARTS: Final = 256
-"""A form of many tiny parts would hold up the loop; real ones have a handful."""
+_MAX_PARTS: Final = 64
+"""Many parts, or long heads, would hold up the loop; real forms have a handful of short ones."""
 
 
 def read_form(content_type: str, body: bytes | bytearray) -> str | None:
