@@ -60,7 +60,9 @@ class Directory:
         model = self._models.get(name)
         if model is None:
             return RouteOptions()
-        return RouteOptions(finish_on_abort=model.on_client_abort is OnClientAbort.FINISH)
+        return RouteOptions(
+            finish_on_abort=model.on_client_abort is OnClientAbort.FINISH, request_timeout=model.request_timeout
+        )
 
     def allowed(self, name: ModelName, method: str, path: str) -> bool:
         """Say whether clients may reach this path of the model's engine."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import structlog
 
 from swapd.core.ids import SECOND, Duration, ModelName
-from swapd.core.reasons import Outcome, Rejection
+from swapd.core.reasons import Outcome
 from swapd.metrics.collect import Metrics
 from swapd.proxy.record import RequestRecord
 
@@ -63,9 +63,11 @@ class RequestObserver:
         )
 
     def _promise_kept(self, record: RequestRecord) -> bool | None:
-        """Say whether a cold start's first byte came within the promise; ``None`` when nothing was promised."""
-        if record.reason is Rejection.WAIT_TIMEOUT:
-            return False
+        """Say whether a cold start's first byte came within the promise; ``None`` when nothing was promised.
+
+        A refusal after waiting for a load is a broken promise; a refusal at once is none, and neither is a client that
+        leaves or a wait for a slot at a resident engine.
+        """
         if not record.cold_start or record.model is None or record.outcome is Outcome.CANCELLED:
             return None
         promise = self._max_wait(record.model)

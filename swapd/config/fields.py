@@ -80,6 +80,12 @@ DurationOrNever = Annotated[
     _write_or("never"),
     _either("duration or `never`", _DURATION, _ZERO, {"const": "never"}),
 ]
+PositiveDurationOrNever = Annotated[
+    Duration | None,
+    PlainValidator(_or("never", _positive_duration)),
+    _write_or("never"),
+    _either("duration above 0, or `never`", _DURATION, {"const": "never"}),
+]
 DurationOrAuto = Annotated[
     Duration | None,
     PlainValidator(_or("auto")),

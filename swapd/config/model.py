@@ -148,6 +148,11 @@ class Model(Section):
     load_stall: fields.PositiveDuration = Duration(120 * SECOND)
     """A load that has shown no progress (log or I/O) for this long has failed. Default: `defaults.load_stall`."""
 
+    request_timeout: fields.PositiveDurationOrNever = None
+    """A request that has been at its engine for this long is ended: with 504 if no byte of the answer has come, else by
+    a visible break. It ends requests that an engine holds although its health probe is green; a WebSocket is one
+    request. `never` by default, because long answers are ordinary. Default: `defaults.request_timeout`."""
+
     load_estimate: fields.PositiveDuration | None = None
     """Expected load time until one has been measured. By default 2 s plus the weights at 2 GB/s, about what local
     disks deliver."""

@@ -91,10 +91,10 @@ class VirtualDevices(Section):
     """Devices that exist only in the accounts; for machines without GPUs."""
 
     count: Annotated[int, Field(strict=True, ge=1, le=64)]
-    """How many devices the node has, at most 64."""
+    """How many devices the node has, at most 64. Restart to change it."""
 
     memory: fields.Size
-    """Memory of each device; models are placed against it and nothing measures it."""
+    """Memory of each device; models are placed against it and nothing measures it. Restart to change it."""
 
 
 class Devices(Section):
@@ -169,6 +169,9 @@ class Defaults(Section):
 
     load_stall: fields.PositiveDuration = Duration(120 * SECOND)
     """Default of `models.*.load_stall`. Two minutes, because engines can be silent while they compile."""
+
+    request_timeout: fields.PositiveDurationOrNever = None
+    """Default of `models.*.request_timeout`. `never`, because no length of an answer is wrong for every model."""
 
 
 def _present(value: Any) -> Any:

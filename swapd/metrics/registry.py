@@ -140,7 +140,8 @@ _REQUESTS: Final = (
     _counter(
         "swapd_requests_total",
         ("model", "code", "start"),
-        "Requests that have ended, by status sent (499: the client left before one) and start (resident, cold_start).",
+        "Requests that have ended, by status sent (499: the client left before one) and start (cold_start: waited for "
+        "a load; resident: any other).",
     ),
     _histogram("swapd_request_duration_seconds", ("start",), TTFB_BUCKETS, "From the request's arrival to its end."),
     _histogram(
@@ -155,21 +156,28 @@ _REQUESTS: Final = (
         "From arrival to the first byte of the engine's answer, per model.",
     ),
     _histogram(
-        "swapd_queue_wait_seconds", ("start",), LOAD_BUCKETS, "From arrival to being sent to an engine, or refused."
+        "swapd_queue_wait_seconds",
+        ("start",),
+        LOAD_BUCKETS,
+        "From arrival to being sent to an engine, refused, or left by the client.",
     ),
     _summary(
-        "swapd_model_queue_wait_seconds", ("model",), "From arrival to being sent to an engine, or refused, per model."
+        "swapd_model_queue_wait_seconds",
+        ("model",),
+        "From arrival to being sent to an engine, refused, or left by the client, per model.",
     ),
     _counter(
         "swapd_cold_start_promise_total",
         ("model", "kept"),
-        "Requests that had to wait for a load, by whether their first byte came within the model's max_wait.",
+        "Requests that had to wait for a load, by whether their first byte came within the model's max_wait; a refusal "
+        "after waiting is not kept. Not counted: refused at once, left by the client, waited for a slot only.",
     ),
     _counter("swapd_rejections_total", ("model", "reason"), "Requests refused, by reason."),
     _counter(
         "swapd_streams_broken_total",
         ("model",),
-        "Answers the engine broke off after their first byte; the client saw an unclean end.",
+        "Answers that the engine broke off, or request_timeout ended, after their first byte; the client saw an "
+        "unclean end.",
     ),
     _counter("swapd_requests_cut_total", ("model",), "Answers cut because a drain's deadline had passed."),
     _counter(

@@ -1,18 +1,16 @@
 """Opens the data port: takes each request to its route, and sees that every error has a body that SDKs understand.
 
-The server underneath is aiohttp's low-level one: routing is one table of our own, bodies are read by ``body.py``, and
-malformed HTTP, too, is answered in our form. Handlers are cancelled when their client leaves. No header here allows
+Connections are kept by ``server.py``: routing is one table of our own, bodies are read by ``body.py``, and malformed
+HTTP, too, is answered in our form. Handlers are cancelled when their client leaves. No header here allows
 browsers to read answers across origins, and nothing on this port controls the node.
 """
 
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 from aiohttp import hdrs, web
-from typing_extensions import override
 
 from swapd.proxy import models_api
 from swapd.proxy.body import Body
@@ -24,9 +22,11 @@ from swapd.proxy.exchange import Exchange
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.gate import Gate
 from swapd.proxy.inference import serve
+from swapd.proxy.ready import ReadyModels
 from swapd.proxy.relay import AiohttpRelay, Relay
 from swapd.proxy.request_id import HEADER, request_id_of
 from swapd.proxy.routes import Kind, Match, dialect_of, find
+from swapd.proxy.server import HttpServer
 from swapd.proxy.services import Services
 from swapd.proxy.settings import ProxySettings
 
@@ -34,9 +34,6 @@ _HEAD_LIMIT: Final = 16 << 10
 _SHUTDOWN_S: Final = 1.0
 """For requests still running when the server is closed; the core's drain has come before that."""
 _FORWARDED: Final = frozenset((Kind.INFERENCE, Kind.UPSTREAM, Kind.WEBSOCKET))
-
-_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-_Malformed = Callable[[str], web.Response]
 
 _log = structlog.get_logger(__name__)
 
@@ -52,6 +49,7 @@ class FrontDoor:
             gate=self.gate,
             relay=relay or AiohttpRelay(settings.connect_timeout),
             budget=Budget(settings.max_buffered),
+            ready=ReadyModels(services.view, services.now),
         )
 
     @property
@@ -66,9 +64,10 @@ class FrontDoor:
 
     def runner(self) -> web.ServerRunner:
         """Return a runner for ``web.TCPSite`` and the like."""
-        server = _Server(
+        server = HttpServer(
             self.handle,
             self._malformed,
+            head_timeout=self._desk.settings.head_timeout,
             handler_cancellation=True,
             auto_decompress=False,
             access_log=None,
@@ -144,38 +143,3 @@ def _origin_form(target: str) -> str:
         _, slash, rest = target.partition("://")[2].partition("/")
         return slash + rest or "/"
     return target
-
-
-class _Server(web.Server):
-    """aiohttp's low-level server, with our own answer to malformed HTTP."""
-
-    def __init__(self, handler: _Handler, malformed: _Malformed, **options: Any) -> None:
-        super().__init__(handler, **options)
-        self._malformed = malformed
-
-    @override
-    def __call__(self) -> web.RequestHandler:
-        return _Protocol(self, self._malformed, loop=self._loop, **self._kwargs)
-
-
-class _Protocol(web.RequestHandler):
-    """One client's connection."""
-
-    __slots__ = ("_malformed",)
-
-    def __init__(self, manager: _Server, malformed: _Malformed, **options: Any) -> None:
-        super().__init__(manager, **options)
-        self._malformed = malformed
-
-    @override
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if message is None:
-            # out of a handler, which answers every error it can: the client has gone or must notice a break
-            raise ConnectionError("the connection ends here") from exc
-        return self._malformed(message)

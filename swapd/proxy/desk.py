@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from swapd.proxy.budget import Budget
 from swapd.proxy.gate import Gate
+from swapd.proxy.ready import ReadyModels
 from swapd.proxy.relay import Relay
 from swapd.proxy.services import Services
 from swapd.proxy.settings import ProxySettings
@@ -18,3 +19,4 @@ class Desk:
     gate: Gate
     relay: Relay
     budget: Budget
+    ready: ReadyModels

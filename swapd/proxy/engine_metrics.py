@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 
 from swapd.core.ids import ModelName
 from swapd.core.reasons import Rejection, State
+from swapd.proxy import interim
 from swapd.proxy.dialects import Dialect
 from swapd.proxy.errors import error_response, failure_of, invalid, unknown_model
 from swapd.proxy.failure import Failure
@@ -48,7 +49,11 @@ async def _page(services: Services, raw_name: str) -> tuple[str, bytes] | Failur
         return invalid(f"The model {model} is not resident, so it has no metrics now.", status=404, code="not_resident")
     url = f"http://{endpoint.authority}{services.options(model).metrics_path}"
     try:
-        async with asyncio.timeout(_PATIENCE_S), aiohttp.ClientSession() as session, session.get(url) as response:
+        async with (
+            asyncio.timeout(_PATIENCE_S),
+            aiohttp.ClientSession(connector=interim.connector()) as session,
+            session.get(url) as response,
+        ):
             page = await response.content.read(_MAX_PAGE)
             if response.status != 200:
                 return _failed(f"The engine's metrics page answers with status {response.status}.")

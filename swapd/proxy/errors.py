@@ -17,7 +17,7 @@ from swapd.core.reasons import Rejection
 from swapd.proxy.dialects import Dialect, error_body
 from swapd.proxy.failure import Failure, RefusedError
 
-_LONGEST_WAIT_S: Final = 120.0
+_LONGEST_WAIT_S: Final = 120
 _JITTER: Final = 0.1
 """Share of the wait that is added at random, so that refused clients do not come back all at once."""
 
@@ -121,14 +121,19 @@ def internal_error() -> Failure:
 
 
 def retry_headers(failure: Failure, random: Callable[[], float]) -> dict[str, str]:
-    """Return the headers that tell a client whether and when to try again (1–120 s, with jitter)."""
+    """Return the headers that tell a client whether and when to try again (1–120 s, with jitter).
+
+    Whole seconds are too coarse for the jitter of a short wait: there it is in the milliseconds only.
+    """
     if failure.permanent:
         return {"x-should-retry": "false"}
     if failure.retry_after is None:
         return {}
     wait = min(max(failure.retry_after / SECOND, 1.0), _LONGEST_WAIT_S)
-    wait = min(wait * (1 + _JITTER * random()), _LONGEST_WAIT_S)
-    return {hdrs.RETRY_AFTER: str(math.ceil(wait)), "retry-after-ms": str(int(wait * 1000))}
+    jitter = wait * _JITTER * random()
+    seconds = min(math.ceil(wait) + round(jitter), _LONGEST_WAIT_S)
+    milliseconds = min(int((wait + jitter) * 1000), _LONGEST_WAIT_S * 1000)
+    return {hdrs.RETRY_AFTER: str(seconds), "retry-after-ms": str(milliseconds)}
 
 
 def error_response(failure: Failure, dialect: Dialect, request_id: str, random: Callable[[], float]) -> web.Response:

@@ -8,13 +8,15 @@ from aiohttp import web
 from swapd.core.ids import Duration, Instant, ModelName
 from swapd.core.reasons import Outcome, Rejection
 from swapd.proxy.body import Body
+from swapd.proxy.desk import Desk
 from swapd.proxy.dialects import Dialect
 from swapd.proxy.gate import Lease
 from swapd.proxy.record import RequestRecord
 from swapd.proxy.relay import Answer, MalformedAnswerError, UnansweredError
 from swapd.proxy.routes import Match
-from swapd.proxy.services import Services
 from swapd.proxy.usage import Usage, UsageReader
+
+Opening = asyncio.Task[Answer | UnansweredError | MalformedAnswerError]
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +38,7 @@ class Exchange:
     #: the engine's answer, once its head is in
     answer: Answer | None = None
     #: an answer on its way, if it is to be read to the end without the client, too
-    opening: asyncio.Task[Answer | UnansweredError | MalformedAnswerError] | None = None
+    opening: Opening | None = None
     finish_on_abort: bool = False
     reader: UsageReader | None = None
     #: the answer to the client, once its head has gone out
@@ -57,14 +59,28 @@ class Exchange:
             self.first_byte = now
         self.bytes_out += count
 
-    def close(self, services: Services, outcome: Outcome) -> None:
+    def close(self, desk: Desk, outcome: Outcome) -> None:
         """Let go of everything and report the end; ``outcome`` counts unless the lease has ended already."""
         if self.answer is not None:
             self.answer.abort()
+        if self.opening is not None:
+            self._abandon(self.opening)
         self.body.release()
         if self.lease is not None:
+            if self.lease.waits:
+                ready = desk.ready.since(self.lease.model)
+                self.lease.left(cold_start=ready is None or ready > self.lease.arrived)
             self.lease.end(outcome)
-        services.finished(self._record(services.now()))
+        desk.services.finished(self._record(desk.services.now()))
+
+    @staticmethod
+    def _abandon(opening: Opening) -> None:
+        """Drop an answer that is on its way, or has just come and was not taken."""
+        if opening.cancel() or opening.cancelled() or opening.exception() is not None:
+            return
+        result = opening.result()
+        if not isinstance(result, UnansweredError | MalformedAnswerError):
+            result.abort()
 
     def _record(self, now: Instant) -> RequestRecord:
         lease = self.lease
@@ -78,8 +94,8 @@ class Exchange:
             status=self.status,
             reason=self.reason,
             outcome=lease.outcome if lease is not None else None,
-            cold_start=grant.cold_start if grant is not None else False,
-            waited=grant.waited if grant is not None else Duration(0),
+            cold_start=lease.cold_start if lease is not None else False,
+            waited=lease.waited if lease is not None else Duration(0),
             stages=grant.stages if grant is not None else {},
             instance=grant.instance if grant is not None else None,
             ttfb=None if self.first_byte is None else Duration(self.first_byte - self.arrived),

@@ -1,14 +1,14 @@
 """Reads an abandoned answer to its end, for engines that suffer when one request of a batch is broken off.
 
-Until then the request counts as in flight: whoever reads holds the lease and ends it. It is bounded in time and by the
-core's Cut; the answer's bytes are dropped as they come.
+Until then the request counts as in flight: whoever reads holds the lease and ends it. It is bounded in time, by the
+core's Cut and by the model's ``request_timeout``; the answer's bytes are dropped as they come.
 """
 
 import asyncio
 
 from swapd.core.ids import SECOND
-from swapd.core.reasons import Outcome
-from swapd.proxy.attempts import CutError, until_cut
+from swapd.core.reasons import Outcome, Rejection
+from swapd.proxy.attempts import CutError, OverdueError, until_broken_off
 from swapd.proxy.desk import Desk
 from swapd.proxy.exchange import Exchange
 from swapd.proxy.relay import Answer, BrokenAnswerError, MalformedAnswerError, Outbound, UnansweredError
@@ -56,15 +56,15 @@ def hand_over(desk: Desk, exchange: Exchange) -> None:
 async def _finish(desk: Desk, exchange: Exchange) -> None:
     assert exchange.lease is not None
     try:
-        async with asyncio.timeout(desk.settings.finish_timeout / SECOND), until_cut(exchange.lease):
+        async with asyncio.timeout(desk.settings.finish_timeout / SECOND), until_broken_off(exchange.lease):
             await _read(exchange)
+    except OverdueError:
+        exchange.reason = Rejection.UPSTREAM_TIMEOUT
     except (TimeoutError, CutError, BrokenAnswerError):
         pass
     finally:
-        if exchange.opening is not None:
-            exchange.opening.cancel()
         cut = exchange.lease.is_cut
-        exchange.close(desk.services, Outcome.CUT if cut else Outcome.CANCELLED)
+        exchange.close(desk, Outcome.CUT if cut else Outcome.CANCELLED)
 
 
 async def _read(exchange: Exchange) -> None:

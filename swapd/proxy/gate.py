@@ -1,7 +1,8 @@
 """Holds a request at the gate until the core grants or refuses it, and reports its one ending.
 
 A lease books itself before it posts, because the answer may come inside the post: then there is no future and no
-await. RequestEnded is posted exactly once for each lease that was opened, by whoever holds it last.
+await. RequestEnded is posted exactly once for each lease that was opened, by whoever holds it last. A granted request
+may have a time limit, which starts anew when it is granted again.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Final
 from swapd.core.catalog import Priority
 from swapd.core.commands import Cut, Grant, Reject
 from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFailed
-from swapd.core.ids import Bytes, Instant, ModelName, RequestId
+from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName, RequestId
 from swapd.core.reasons import Outcome
 
 
@@ -26,19 +27,34 @@ class RejectedError(Exception):
 class Lease:
     """One request's place, from its arrival to its end."""
 
-    def __init__(self, gate: "Gate", request: RequestId, model: ModelName) -> None:
+    def __init__(self, gate: "Gate", request: RequestId, model: ModelName, limit: Duration | None) -> None:
         self.request: Final = request
         self.model: Final = model
+        #: how long it may be granted; ``None``: for ever
+        self.limit: Final = limit
+        self.arrived: Final = gate.now()
         #: the latest grant
         self.grant: Grant | None = None
+        #: from arrival to the latest answer of the core, or to the end of a request that left without one
+        self.waited = Duration(0)
+        #: it waited for a load
+        self.cold_start = False
         #: the core has ordered to break it off
         self.is_cut = False
-        #: called once when that happens; set by whoever serves the request
-        self.on_cut: Callable[[], None] | None = None
+        #: it has been granted for longer than its limit
+        self.is_overdue = False
+        #: called when either happens; set by whoever serves the request
+        self.on_break: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
         self._gate = gate
         self._answer: Grant | Reject | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether the core still owes an answer."""
+        return self._answer is None
 
     async def wait(self, timeout_s: float | None = None) -> Grant | None:
         """Return the grant, or ``None`` after ``timeout_s``; raises ``RejectedError``. May be called again."""
@@ -57,6 +73,7 @@ class Lease:
         """Report that the granted instance gave no byte of an answer; then wait again."""
         assert self.grant is not None
         self._answer = None
+        self._stop_timer()
         failed = self.grant
         self._gate.post(UpstreamFailed(self._gate.now(), self.request, failed.instance))
 
@@ -64,21 +81,45 @@ class Lease:
         """Report the end; the first call counts."""
         if self.outcome is None:
             self.outcome = outcome
+            self._stop_timer()
             self._gate.close(self)
 
     def settle(self, answer: Grant | Reject) -> None:
         """Take the core's answer."""
         self._answer = answer
+        # a refusal after a failed attempt did not wait again
+        self.waited = max(self.waited, answer.waited)
+        self.cold_start = self.cold_start or answer.cold_start
         if isinstance(answer, Grant):
             self.grant = answer
+            if self.limit is not None:
+                self._timer = asyncio.get_running_loop().call_later(self.limit / SECOND, self.run_over)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def left(self, *, cold_start: bool) -> None:
+        """Note that the client leaves before the core's answer, and whether it waited for a load."""
+        self.waited = Duration(self._gate.now() - self.arrived)
+        self.cold_start = self.cold_start or cold_start
 
     def cut(self) -> None:
         """Take the order to break off."""
         self.is_cut = True
-        if self.on_cut is not None:
-            self.on_cut()
+        self._break()
+
+    def run_over(self) -> None:
+        """Take it that the time limit has passed."""
+        self.is_overdue = True
+        self._break()
+
+    def _break(self) -> None:
+        if self.on_break is not None:
+            self.on_break()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Gate:
@@ -100,12 +141,19 @@ class Gate:
         """Number of requests that arrived and have not ended."""
         return len(self._leases)
 
-    def open(self, model: ModelName, *, priority: Priority = Priority.HIGH, body_bytes: int = 0) -> Lease:
-        """Announce a complete request; the caller must bring its lease to an end."""
-        lease = Lease(self, self._next_request_id(), model)
+    def open(
+        self,
+        model: ModelName,
+        *,
+        priority: Priority = Priority.HIGH,
+        body_bytes: int = 0,
+        limit: Duration | None = None,
+    ) -> Lease:
+        """Announce a complete request, granted for at most ``limit``; the caller must bring its lease to an end."""
+        lease = Lease(self, self._next_request_id(), model, limit)
         self._leases[lease.request] = lease
         try:
-            self.post(RequestArrived(self.now(), lease.request, model, priority, Bytes(body_bytes)))
+            self.post(RequestArrived(lease.arrived, lease.request, model, priority, Bytes(body_bytes)))
         except BaseException:
             # a broken law of the core: there is nobody left to tell the end to
             del self._leases[lease.request]

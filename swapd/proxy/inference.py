@@ -10,10 +10,10 @@ import asyncio
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from swapd.core.ids import ModelName
+from swapd.core.ids import SECOND, ModelName
 from swapd.core.reasons import Outcome, Rejection
 from swapd.proxy import finish, forward, keepalive
-from swapd.proxy.attempts import CutError, try_instances, until_cut
+from swapd.proxy.attempts import CutError, OverdueError, try_instances, until_broken_off
 from swapd.proxy.body import read_body
 from swapd.proxy.desk import Desk
 from swapd.proxy.errors import failure_of, failure_of_reject, invalid, unknown_model
@@ -29,6 +29,7 @@ from swapd.proxy.upstream import split
 from swapd.proxy.websocket import check_upgrade, is_upgrade, tunnel
 
 _CUT = "The model is leaving its GPUs and the time to finish its requests is over."
+_FAILURES = (RejectedError, RefusedError, BrokenAnswerError, MalformedAnswerError, CutError, OverdueError)
 
 
 async def serve(desk: Desk, exchange: Exchange) -> web.StreamResponse:
@@ -38,7 +39,7 @@ async def serve(desk: Desk, exchange: Exchange) -> web.StreamResponse:
         try:
             response = await _serve(desk, exchange)
             outcome = Outcome.SERVED
-        except (RejectedError, RefusedError, BrokenAnswerError, MalformedAnswerError, CutError) as error:
+        except _FAILURES as error:
             outcome, failure = _told(error)
             response = await forward.fail(exchange, failure, desk.services, desk.settings.break_off_timeout)
     except (ConnectionError, asyncio.CancelledError):
@@ -50,7 +51,7 @@ async def serve(desk: Desk, exchange: Exchange) -> web.StreamResponse:
         raise
     finally:
         if not exchange.handed_over:
-            exchange.close(desk.services, outcome)
+            exchange.close(desk, outcome)
     return response
 
 
@@ -63,6 +64,9 @@ def _told(error: Exception) -> tuple[Outcome, Failure]:
             return Outcome.SERVED, error.failure
         case CutError():
             return Outcome.CUT, failure_of(Rejection.DRAINING, _CUT)
+        case OverdueError():
+            message = f"The engine has not ended its answer within {error.limit / SECOND:g} s (request_timeout)."
+            return Outcome.UPSTREAM_FAILED, failure_of(Rejection.UPSTREAM_TIMEOUT, message)
         case _:
             message = f"The engine's answer cannot be passed on: {error}. Its log may say why."
             return Outcome.UPSTREAM_FAILED, failure_of(Rejection.UPSTREAM_FAILED, message)
@@ -73,18 +77,19 @@ async def _serve(desk: Desk, exchange: Exchange) -> web.StreamResponse:
     priority = priority_of(request)
     model, wants_stream = await _understand(desk, exchange)
     exchange.model = model
-    exchange.finish_on_abort = desk.services.options(model).finish_on_abort
+    options = desk.services.options(model)
+    exchange.finish_on_abort = options.finish_on_abort
     headers = for_engine(
         request.headers, exchange.request_id, body_size=exchange.body.size if exchange.body.present else None
     )
-    lease = desk.gate.open(model, priority=priority, body_bytes=exchange.body.size)
+    lease = desk.gate.open(model, priority=priority, body_bytes=exchange.body.size, limit=options.request_timeout)
     exchange.lease = lease
     interval = desk.settings.sse_keepalive
     if wants_stream and interval is not None and exchange.match.route.sse:
-        await keepalive.wait(desk, exchange, lease, interval)
+        await keepalive.wait(exchange, lease, interval)
     else:
         await lease.wait()
-    async with until_cut(lease):
+    async with until_broken_off(lease):
         if is_upgrade(request):
             return await tunnel(desk, exchange, lease)
         if exchange.response is not None:

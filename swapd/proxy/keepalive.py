@@ -21,7 +21,7 @@ _SHOWN_OF_AN_ERROR: Final = 2000
 _READ_OF_AN_ERROR: Final = 64 << 10
 
 
-async def wait(desk: Desk, exchange: Exchange, lease: Lease, interval: Duration) -> None:
+async def wait(exchange: Exchange, lease: Lease, interval: Duration) -> None:
     """Wait for the grant and send a comment whenever the interval has passed; raises ``RejectedError``."""
     while await lease.wait(interval / SECOND) is None:
         response = await forward.commit_stream(exchange)

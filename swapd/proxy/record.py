@@ -26,8 +26,9 @@ class RequestRecord:
     reason: Rejection | None
     #: as posted to the core; ``None``: it never reached it
     outcome: Outcome | None
+    #: it waited for a load, whatever came of that
     cold_start: bool
-    #: from arrival at the core to the last grant
+    #: from arrival at the core to the last grant, or to the refusal or departure without one
     waited: Duration
     stages: Mapping[Stage, Duration]
     instance: InstanceId | None

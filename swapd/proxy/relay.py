@@ -16,6 +16,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from swapd.core.ids import SECOND, Duration
+from swapd.proxy import interim
 from swapd.proxy.body import Body
 from swapd.proxy.services import Endpoint
 
@@ -176,9 +177,9 @@ def _lost(response: aiohttp.ClientResponse) -> asyncio.Future[None] | None:
 
 def _session(connect_timeout: Duration, *, reuse: bool) -> aiohttp.ClientSession:
     connector = (
-        aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S)
+        interim.connector(limit=0, keepalive_timeout=_IDLE_CONNECTION_S)
         if reuse
-        else aiohttp.TCPConnector(limit=0, force_close=True)
+        else interim.connector(limit=0, force_close=True)
     )
     return aiohttp.ClientSession(
         connector=connector,

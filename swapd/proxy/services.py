@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from swapd.core.events import Event
-from swapd.core.ids import InstanceId, Instant, ModelName, RequestId
+from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.view import NodeView
 from swapd.proxy.record import RequestRecord
 
@@ -48,6 +48,8 @@ class RouteOptions:
     finish_on_abort: bool = False
     #: path of the engine's own metrics page
     metrics_path: str = "/metrics"
+    #: a request that has been at its engine for longer is ended; ``None``: never
+    request_timeout: Duration | None = None
 
 
 class Directory(Protocol):

@@ -15,6 +15,8 @@ class ProxySettings:
     max_buffered: Bytes = Bytes(512 << 20)
     #: a stream that waits for its model gets a comment this often; ``None``: off
     sse_keepalive: Duration | None = None
+    #: from the first byte of a request's head to its last
+    head_timeout: Duration = Duration(30 * SECOND)
     #: an upload without a byte for this long is ended
     upload_stall: Duration = Duration(30 * SECOND)
     #: after this an upload must have been as fast as the floor on average

@@ -1,7 +1,8 @@
 """Joins a client's WebSocket with an engine's, message by message, both ways.
 
 It counts as in flight until it ends. Messages are bounded; pings, pongs and close codes pass. An engine that vanishes
-without a close is told as 1011, since 1006 cannot be sent; a cut as 1012 (service restart).
+without a close is told as 1011, since 1006 cannot be sent; a cut as 1012 (service restart), a session that exceeds
+the model's ``request_timeout`` as 1013 (try again later).
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from yarl import URL
 
 from swapd.core.ids import SECOND
 from swapd.core.reasons import Outcome, Rejection
+from swapd.proxy import interim
 from swapd.proxy.attempts import try_instances
 from swapd.proxy.desk import Desk
 from swapd.proxy.errors import failure_of, invalid, refuse
@@ -51,7 +53,9 @@ async def tunnel(desk: Desk, exchange: Exchange, lease: Lease) -> web.StreamResp
     """Serve the WebSocket until one side closes; raises ``BrokenAnswerError`` if the engine vanishes."""
     connect = aiohttp.ClientTimeout(total=None, sock_connect=desk.settings.connect_timeout / SECOND)
     # leaving this scope drops the connection to the engine at once, without a closing handshake
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=connect) as session:
+    async with aiohttp.ClientSession(
+        connector=interim.connector(), cookie_jar=aiohttp.DummyCookieJar(), timeout=connect
+    ) as session:
 
         async def attempt(endpoint: Endpoint, _fresh: bool) -> Engine:  # noqa: FBT001 - fixed form
             return await _connect(desk, exchange, session, endpoint)
@@ -127,9 +131,13 @@ async def _join(desk: Desk, exchange: Exchange, client: web.WebSocketResponse, e
             await socket.close(code=code, message=ending.text)
     except asyncio.CancelledError:
         await _stop(down, up)
-        if exchange.lease is not None and exchange.lease.is_cut:
+        lease = exchange.lease
+        if lease is not None and lease.is_cut:
             exchange.verdict = Outcome.CUT
             await client.close(code=WSCloseCode.SERVICE_RESTART, message=b"the model is leaving its GPUs")
+        elif lease is not None and lease.is_overdue:
+            exchange.verdict, exchange.reason = Outcome.UPSTREAM_FAILED, Rejection.UPSTREAM_TIMEOUT
+            await client.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"longer than the model's request_timeout")
         raise
 
 

@@ -72,11 +72,23 @@ def test_the_facts_of_a_request_reach_the_metrics_unchanged() -> None:
     [
         ({"ttfb": seconds(11)}, False),
         ({"ttfb": None, "outcome": Outcome.UPSTREAM_FAILED}, False),
-        ({"cold_start": False, "reason": Rejection.WAIT_TIMEOUT, "ttfb": None}, False),
+        ({"reason": Rejection.WAIT_TIMEOUT, "ttfb": None, "outcome": Outcome.REJECTED}, False),
+        ({"reason": Rejection.LOAD_FAILED, "ttfb": None, "outcome": Outcome.REJECTED}, False),
         ({"cold_start": False}, None),
-        ({"outcome": Outcome.CANCELLED}, None),
+        ({"cold_start": False, "reason": Rejection.WAIT_TIMEOUT, "ttfb": None, "outcome": Outcome.REJECTED}, None),
+        ({"cold_start": False, "reason": Rejection.QUEUE_FULL, "ttfb": None, "outcome": Outcome.REJECTED}, None),
+        ({"outcome": Outcome.CANCELLED, "ttfb": None}, None),
     ],
-    ids=["late", "never", "refused after the whole wait", "resident", "client left"],
+    ids=[
+        "late",
+        "never",
+        "refused after the whole wait",
+        "refused by a failed load",
+        "resident",
+        "resident, refused after waiting for a slot",
+        "refused at once",
+        "client left",
+    ],
 )
 def test_a_cold_start_keeps_its_promise_only_with_a_first_byte_in_time(
     change: dict[str, Any], kept: bool | None

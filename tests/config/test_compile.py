@@ -102,6 +102,7 @@ def test_a_directory_and_a_split_file_count_all_they_hold(understood: Understood
         "max_queue: 3",
         "load_timeout: 1m",
         "load_stall: 1m",
+        "request_timeout: 1m",
         "load_estimate: 1m",
         "aliases: [x]",
         "pin: true",

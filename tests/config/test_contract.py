@@ -17,7 +17,8 @@ devices: {virtual: {count: 2, memory: 2GiB}}
 scheduling: {policy: gdsf, protect: auto, protect_max_wait: 15s, min_residency: 0, drain_after: 120s,
              drain_timeout: null, max_concurrent_loads: 2, frequency_half_life: 24h, release_timeout: 30s,
              idle_unload: never, mode: auto, max_pinned_gpus: null}
-defaults: {max_wait: 300s, max_queue: 512, concurrency: 16, load_timeout: 10m, load_stall: 2m}
+defaults: {max_wait: 300s, max_queue: 512, concurrency: 16, load_timeout: 10m, load_stall: 2m,
+           request_timeout: never}
 """
 
 EVERY_KEY_OF_A_MODEL = """
@@ -34,6 +35,7 @@ models:
     pin: false
     concurrency: 8
     max_wait: 90s
+    request_timeout: never
     env: {OMP_NUM_THREADS: "1"}
     health: {path: /health, timeout: 2s}
     warmup: auto
@@ -72,3 +74,15 @@ def test_limits_that_no_model_names_come_from_the_nodes_defaults(understood: Und
     model = understood('models: {a: {command: [./serve, "{port}"], memory: 1GiB}}\n').settings.models["a"]
     assert (model.max_wait, model.load_timeout, model.load_stall) == (300 * SECOND, 600 * SECOND, 120 * SECOND)
     assert (model.max_queue, model.concurrency) == (512, 16)
+
+
+def test_the_limit_of_a_request_comes_from_the_defaults_and_a_model_may_lift_it(understood: Understood) -> None:
+    text = """
+defaults: {request_timeout: 10m}
+models:
+  a: {command: [./serve, "{port}"], memory: 1GiB}
+  b: {command: [./serve, "{port}"], memory: 1GiB, request_timeout: never}
+  c: {command: [./serve, "{port}"], memory: 1GiB, request_timeout: 30s}
+"""
+    models = understood(text).settings.models
+    assert [models[name].request_timeout for name in "abc"] == [600 * SECOND, None, 30 * SECOND]

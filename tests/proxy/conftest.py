@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-_ON_BOTH = ("test_breaks.py", "test_departures.py", "test_flow.py", "test_relay.py", "test_websocket.py")
+_ON_BOTH = (
+    *("test_breaks.py", "test_departures.py", "test_flow.py", "test_heads.py", "test_interim.py", "test_relay.py"),
+    *("test_time_limit.py", "test_websocket.py"),
+)
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -182,6 +182,8 @@ class Node:
     options: dict[str, RouteOptions]
     failures: list[BaseException]
     states: dict[str, State | None]
+    #: how often the node was looked at
+    views: int = 0
 
     @property
     def url(self) -> str:
@@ -212,12 +214,17 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
     states: dict[str, State | None] = {"m01": State.READY}
     clock = itertools.count(1_000_000_000, 1_000)
     ids = itertools.count(1)
+
+    def view() -> NodeView:
+        node.views += 1
+        return node_view(states)
+
     services = Services(
         post=core.post,
         now=lambda: Instant(next(clock)),
         next_request_id=lambda: RequestId(next(ids)),
         directory=FakeDirectory(MODELS),
-        view=lambda: node_view(states),
+        view=view,
         endpoint=endpoints.get,
         options=lambda model: options.get(model, RouteOptions()),
         allowed=lambda _model, _method, path: not path.startswith("/slots"),
@@ -232,8 +239,9 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
+    node = Node(core, front, port, tasks, records, endpoints, options, failures, states)
     try:
-        yield Node(core, front, port, tasks, records, endpoints, options, failures, states)
+        yield node
     finally:
         await runner.cleanup()
         await tasks.aclose()

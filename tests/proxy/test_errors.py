@@ -96,7 +96,7 @@ async def test_a_refusal_of_the_core_is_told_in_the_dialect_of_the_route(reason:
         if reason is Rejection.MANUAL_MODE:
             assert header(head, "x-should-retry") == "false"
         else:
-            assert header(head, "retry-after") == "8"
+            assert header(head, "retry-after") == "7"
             assert header(head, "retry-after-ms") == "7350"
         assert (header(head, "connection") == "close") is (reason is Rejection.DRAINING)
 
@@ -114,21 +114,34 @@ async def test_a_refusal_without_a_time_gets_the_tables() -> None:
     async with running() as node, raw_client(node.port) as client:
         node.core.refusal = (Rejection.DRAINING, None, False)
         _, head, _ = await error_of(client, post_bytes(PATHS[Dialect.OPENAI], BODY))
-        assert header(head, "retry-after") == "6"
+        assert header(head, "retry-after") == "5"
 
 
 def test_an_unauthorized_answer_names_the_scheme() -> None:
     assert failure_of(Rejection.UNAUTHORIZED, "x").headers == {"WWW-Authenticate": "Bearer"}
 
 
-@pytest.mark.parametrize("seconds", [0, 0.2, 1, 30, 119.9, 120, 100_000])
+@pytest.mark.parametrize("seconds", [0, 0.2, 1, 2.5, 5, 30, 119.9, 120, 100_000])
 @pytest.mark.parametrize("random", [0.0, 0.5, 0.999])
-def test_retry_after_stays_between_1_and_120_seconds(seconds: float, random: float) -> None:
+def test_retry_after_is_at_least_the_wait_and_stays_between_1_and_120_seconds(seconds: float, random: float) -> None:
     failure = Failure(503, "t", "c", "m", retry_after=Duration(round(seconds * SECOND)))
     headers = retry_headers(failure, lambda: random)
-    assert 1 <= int(headers["Retry-After"]) <= 120
-    assert 1000 <= int(headers["retry-after-ms"]) <= 120_000
-    assert int(headers["Retry-After"]) * 1000 >= int(headers["retry-after-ms"])
+    least = min(max(seconds, 1), 120)
+    assert least <= int(headers["Retry-After"]) <= 120
+    assert least * 1000 <= int(headers["retry-after-ms"]) <= 120_000
+
+
+@pytest.mark.parametrize("seconds", [1, 2, 5])
+def test_the_jitter_of_a_short_wait_shows_in_the_milliseconds_only(seconds: int) -> None:
+    failure = Failure(503, "t", "c", "m", retry_after=Duration(seconds * SECOND))
+    headers = retry_headers(failure, lambda: 0.999)
+    assert headers == {"Retry-After": str(seconds), "retry-after-ms": str(int(seconds * 1099.9))}
+
+
+def test_the_jitter_of_a_long_wait_shows_in_the_seconds_too() -> None:
+    failure = Failure(503, "t", "c", "m", retry_after=Duration(60 * SECOND))
+    told = [retry_headers(failure, iter((random,)).__next__)["Retry-After"] for random in (0.0, 0.5, 0.999)]
+    assert told == ["60", "63", "66"]
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))

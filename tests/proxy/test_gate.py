@@ -123,3 +123,46 @@ async def test_a_post_that_raises_leaves_no_lease() -> None:
     with pytest.raises(ZeroDivisionError):
         gate.open(MODEL)
     assert gate.open_requests == 0
+
+
+async def test_what_a_request_waited_is_what_the_core_says_and_a_second_refusal_does_not_shorten_it() -> None:
+    core = Core()
+    core.answers = [
+        Grant(ONE, InstanceId(7), MODEL, cold_start=True, waited=Duration(8), stages={}),
+        Reject(ONE, MODEL, Rejection.UPSTREAM_FAILED, None, "gone"),
+    ]
+    lease = core.gate.open(MODEL)
+    lease.upstream_failed()
+    assert (lease.waited, lease.cold_start) == (8, True)
+
+
+async def test_the_time_limit_runs_while_the_request_is_granted_and_starts_anew_with_each_grant() -> None:
+    core = Core()
+    lease = core.gate.open(MODEL, limit=Duration(1))
+    await _soon()
+    assert not lease.is_overdue
+    core.gate.granted(grant(7))
+    lease.upstream_failed()
+    await _soon()
+    assert not lease.is_overdue
+    over = asyncio.Event()
+    lease.on_break = over.set
+    core.gate.granted(grant(8))
+    await asyncio.wait_for(over.wait(), 20)
+    assert lease.is_overdue
+
+
+async def test_an_ended_request_does_not_become_overdue() -> None:
+    core = Core()
+    core.answers = [grant()]
+    lease = core.gate.open(MODEL, limit=Duration(1))
+    lease.end(Outcome.SERVED)
+    await _soon()
+    assert not lease.is_overdue
+
+
+async def _soon() -> None:
+    """Let every timer fire that is due."""
+    done = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.01, done.set)
+    await done.wait()
