@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from swapd.core.catalog import Source
-from swapd.core.eviction import Plan, candidates, cost, find
+from swapd.core.eviction import candidates, cost, find
 from swapd.core.guards import drainable
-from swapd.core.ids import SECOND, Duration, GpuSet, Instant
+from swapd.core.ids import SECOND, Duration, GpuSet, InstanceId, Instant
 from swapd.core.node import Node
 from swapd.core.reasons import State
 from swapd.core.state import Instance, Model
@@ -125,19 +125,19 @@ def room_wait(node: Node, model: Model) -> Duration:
     plan = find(node, need, avail, candidates(node, patient=True, holder=True))
     if plan is not None:
         return release if plan.victims or plan.waits else Duration(0)
-    plan = drain_plan(node, model, avail, patient=True)
+    plan = find(node, need, avail, drain_costs(node, patient=True))
     if plan is None:
         return Duration(shortest_load(node) + release)
     return Duration(max((remaining_drain(node, v) for v in plan.victims), default=0) + release)
 
 
-def drain_plan(node: Node, model: Model, avail: GpuSet, *, patient: bool) -> Plan | None:
-    """Return the cheapest plan whose victims may still be busy."""
+def drain_costs(node: Node, *, patient: bool) -> dict[InstanceId, float]:
+    """Return who may be a victim now or after a drain, and the cost of losing each, by id."""
     costs = candidates(node, patient=patient, holder=True)
     for instance in node.instances.values():
         if instance.id not in costs and drainable(node, instance, patient=patient):
             costs[instance.id] = cost(node, instance)
-    return find(node, model.spec.footprint, avail, dict(sorted(costs.items())))
+    return dict(sorted(costs.items()))
 
 
 def eta(node: Node, model: Model) -> Duration:

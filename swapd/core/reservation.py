@@ -10,10 +10,13 @@ Rules that hold here:
 * The other models go on with the GPUs outside it.
 """
 
-from swapd.core.eta import clearing_estimate, drain_due, drain_plan
-from swapd.core.eviction import Failed, candidates, find
+from collections.abc import Mapping
+
+from swapd.core.eta import clearing_estimate, drain_costs, drain_due
+from swapd.core.eviction import Failed, Plan, candidates, find
 from swapd.core.grants import serve, settle_orders
 from swapd.core.guards import is_patient
+from swapd.core.ids import InstanceId
 from swapd.core.moves import drain, lift_drain
 from swapd.core.node import Node, Reservation
 from swapd.core.placement import option
@@ -53,18 +56,23 @@ def drop(node: Node) -> None:
 
 
 def consider(node: Node) -> None:
-    """Make a reservation for the first model that is due one."""
+    """Make a reservation for the first model that is due one; nobody pending can be placed as things are."""
     clearing = clearing_estimate(node)
     if node.reservation is not None or not _somebody_due(node, clearing):
         return
     failed = Failed()
+    costs: dict[bool, dict[InstanceId, float]] = {}
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
         patient = is_patient(node, model, model.since, clearing)
         if failed.covers(model.need, patient=patient) or not drain_due(node, model, model.since, clearing):
             continue
-        if _reserve(node, model, patient=patient):
+        if patient not in costs:
+            costs[patient] = drain_costs(node, patient=patient)
+        plan = None if _placeable(node, model, patient=patient) else _plan(node, model, costs[patient])
+        if plan is not None:
+            _reserve(node, model, plan)
             return
         failed.add(model.need, patient=patient)
         if failed.covers_all(node.needs):
@@ -80,20 +88,25 @@ def _somebody_due(node: Node, clearing: int) -> bool:
     return node.at - oldest >= node.settings.drain_after or node.at >= limit - clearing
 
 
-def _reserve(node: Node, model: Model, *, patient: bool) -> bool:
-    everywhere = node.topology.all_gpus
-    if find(node, model.spec.footprint, everywhere, candidates(node, patient=patient)) is not None:
-        return False
-    plan = drain_plan(node, model, everywhere, patient=patient)
-    if plan is None:
-        return False
+def _placeable(node: Node, model: Model, *, patient: bool) -> bool:
+    """Say whether a model only waits for a load to end: then nobody has to drain for it."""
+    if node.loads_running < node.settings.max_concurrent_loads:
+        return False  # it was tried just now
+    costs = candidates(node, patient=patient)
+    return _plan(node, model, costs) is not None
+
+
+def _plan(node: Node, model: Model, costs: Mapping[InstanceId, float]) -> Plan | None:
+    return find(node, model.spec.footprint, node.topology.all_gpus, costs)
+
+
+def _reserve(node: Node, model: Model, plan: Plan) -> None:
     node.changes += 1
     node.reservation = Reservation(model, plan.gpus, node.at, plan.victims)
     names = ", ".join(victim.model.name for victim in plan.victims)
     model.story.add(node.at, f"GPUs {plan.gpus:#x} are reserved for it; draining {names}")
     node.story.add(node.at, f"GPUs {plan.gpus:#x} are reserved for {model.name}; draining {names}")
     _drain_victims(node, node.reservation)
-    return True
 
 
 def _drain_victims(node: Node, reservation: Reservation) -> None:

@@ -39,7 +39,8 @@ def settle(node: Node) -> None:
         if node.drain is None:
             _place_pending(node)
             _place_pins(node)
-            reservation.consider(node)
+            if node.changes == changes:
+                reservation.consider(node)
     node_drain.answer_if_drained(node)
     _forget_removed(node)
     node.wake = next_wakeup(node)
