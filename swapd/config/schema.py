@@ -129,7 +129,7 @@ class Scheduling(Section):
 
     drain_timeout: fields.DurationOrNull = None
     """How long a draining model's running requests may go on before they are cut. No limit by default, because
-    cutting answers is the operator's decision."""
+    cutting answers is the operator's decision; at the daemon's exit two minutes, so that it does end."""
 
     max_concurrent_loads: fields.Count = 2
     """Models that load at the same time. Two keep the node busy while one waits for its disk; more compete for it."""

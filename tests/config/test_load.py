@@ -196,8 +196,8 @@ def test_an_external_server_needs_its_url_and_a_way_to_stop_it_unless_it_is_pinn
 
 
 def test_a_file_that_is_not_there_is_a_problem_like_any_other(directory: Path) -> None:
-    for path in (directory / "none.yaml", directory):
-        with pytest.raises(ConfigError, match="make the configuration file readable"):
+    for path, sentence in ((directory / "none.yaml", "readable"), (directory, "a regular file")):
+        with pytest.raises(ConfigError, match=f"make the configuration file {sentence}"):
             load(path)
 
 
