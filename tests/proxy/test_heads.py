@@ -1,11 +1,13 @@
 """A request's head must be complete within a time limit; nothing else on a connection is timed by it."""
 
-from swapd.core.ids import MILLISECOND, Duration
+import asyncio
+
+from swapd.core.ids import MILLISECOND, Bytes, Duration
 from swapd.proxy.settings import ProxySettings
 from tests.proxy.breaking import BODY, CHAT_PATH
-from tests.proxy.harness import RawClient, post_bytes, raw_client, running, until
+from tests.proxy.harness import RawClient, header, post_bytes, raw_client, running, until
 
-IMPATIENT = ProxySettings(head_timeout=Duration(60 * MILLISECOND))
+IMPATIENT = ProxySettings(max_body=Bytes(64), head_timeout=Duration(200 * MILLISECOND))
 HEALTH = b"GET /health HTTP/1.1\r\nHost: node\r\n\r\n"
 
 
@@ -50,8 +52,14 @@ async def test_idle_connections_stay() -> None:
         await used.read_until(b"}")
         # the blank line that some clients send after a request is no head
         await used.send(b"\r\n")
-        for _ in range(3):
+        async with raw_client(node.port) as piecemeal:
+            await piecemeal.send(HEALTH[:5])
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await answered(piecemeal, HEALTH[5:])
+            await piecemeal.read_until(b"}")
             await late(node.port)
+            await answered(piecemeal, HEALTH)
         await answered(fresh, HEALTH)
         await answered(used, HEALTH)
 
@@ -68,14 +76,28 @@ async def test_a_body_that_takes_longer_is_not_taken_for_a_head() -> None:
         await node.settled(1)
 
 
+async def test_a_body_that_arrives_after_its_refusal_is_not_taken_for_a_head() -> None:
+    async with running(IMPATIENT) as node, raw_client(node.port) as client:
+        request = post_bytes(CHAT_PATH, b"x" * 65)
+        await client.send(request[:-65])
+        head = await client.read_head()
+        assert head.startswith(b"HTTP/1.1 413")
+        await client.reader.readexactly(int(header(head, "content-length") or 0))
+        await client.send(request[-65:-5])
+        await asyncio.sleep(0)
+        await client.send(request[-5:])
+        await late(node.port)
+        await answered(client, HEALTH)
+        await node.settled(1)
+
+
 async def test_a_head_that_begins_during_an_answer_has_time_until_that_is_over() -> None:
     async with running(IMPATIENT) as node, raw_client(node.port) as client:
         node.core.hold = True
         await client.send(post_bytes(CHAT_PATH, BODY))
         await until(lambda: node.core.waiting)
         await client.send(HEALTH[:10])
-        for _ in range(3):
-            await late(node.port)
+        await late(node.port)
         assert len(node.core.open) == 1
         node.endpoints.clear()
         node.core.grant_all()
