@@ -60,11 +60,13 @@ def evictable(node: Node, instance: Instance, *, patient: bool, holder: bool) ->
     model = instance.model
     if instance.state is State.LOADING:
         return not model.claimed
-    if instance.in_flight or model.pinned or not quiet(node, instance) or node.at < resident_until(node, instance):
+    if instance.in_flight or model.pinned:
         return False
     idle = instance.state is State.READY and not model.queue
     drained = holder and instance.drain is not None and instance.drain.cause is None
-    return (idle or drained) and (patient or node.at >= protected_until(node, instance))
+    if not (idle or drained) or node.at < resident_until(node, instance):
+        return False
+    return (patient or node.at >= protected_until(node, instance)) and quiet(node, instance)
 
 
 def drainable(node: Node, instance: Instance, *, patient: bool) -> bool:

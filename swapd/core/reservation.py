@@ -61,7 +61,10 @@ def consider(node: Node) -> None:
     if node.reservation is not None or not _somebody_due(node, clearing):
         return
     failed = Failed()
+    idle: dict[bool, dict[InstanceId, float]] = {}
     costs: dict[bool, dict[InstanceId, float]] = {}
+    # with a free load slot everybody was tried just now; without one, some may only be waiting for a load to end
+    slot_free = node.loads_running < node.settings.max_concurrent_loads
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
@@ -69,8 +72,10 @@ def consider(node: Node) -> None:
         if failed.covers(model.need, patient=patient) or not drain_due(node, model, model.since, clearing):
             continue
         if patient not in costs:
+            idle[patient] = {} if slot_free else candidates(node, patient=patient)
             costs[patient] = drain_costs(node, patient=patient)
-        plan = None if _placeable(node, model, patient=patient) else _plan(node, model, costs[patient])
+        placeable = not slot_free and _plan(node, model, idle[patient]) is not None
+        plan = None if placeable else _plan(node, model, costs[patient])
         if plan is not None:
             _reserve(node, model, plan)
             return
@@ -86,14 +91,6 @@ def _somebody_due(node: Node, clearing: int) -> bool:
     assert oldest is not None
     assert limit is not None
     return node.at - oldest >= node.settings.drain_after or node.at >= limit - clearing
-
-
-def _placeable(node: Node, model: Model, *, patient: bool) -> bool:
-    """Say whether a model only waits for a load to end: then nobody has to drain for it."""
-    if node.loads_running < node.settings.max_concurrent_loads:
-        return False  # it was tried just now
-    costs = candidates(node, patient=patient)
-    return _plan(node, model, costs) is not None
 
 
 def _plan(node: Node, model: Model, costs: Mapping[InstanceId, float]) -> Plan | None:
