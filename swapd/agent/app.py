@@ -67,7 +67,7 @@ Below the time after which service managers commonly kill, which would leave eng
 
 _EXIT_OK, _EXIT_FAILED, _EXIT_FORCED, _EXIT_BROKEN = 0, 1, 130, 70
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd")
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
 
 def run(config: Path, *, log_format: logs.LogFormat, log_level: str) -> int:

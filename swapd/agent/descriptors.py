@@ -8,7 +8,7 @@ _FEW = 4096
 _ENOUGH = 65_536
 """Engines inherit the limit, and some programs visit every possible descriptor: no more than this."""
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd")
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
 
 def raise_limit() -> None:

@@ -26,7 +26,7 @@ from swapd.core.commands import (
 from swapd.core.ids import SECOND, Duration, gpu_indices
 from swapd.core.reasons import LoadResult, Verdict
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd")
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
 
 def narrate(command: Command) -> None:

@@ -20,7 +20,7 @@ from swapd.config.watch import changes
 from swapd.core.catalog import Catalog
 from swapd.core.ids import Instant
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd.config")
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd.config")
 
 _READ_LIMIT_S = 60.0
 _CLOSE_S = 0.5

@@ -9,7 +9,7 @@ from swapd.core.reasons import Outcome
 from swapd.metrics.collect import Metrics
 from swapd.proxy.record import RequestRecord
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd.requests")
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd.requests")
 
 CLIENT_LEFT = 499
 """The code counted for a client that left before any status was sent."""

@@ -5,7 +5,7 @@ import signal
 
 import structlog
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("swapd")
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
 
 class Signals:

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import pathlib
 import threading
 from collections.abc import Iterator
 
@@ -69,6 +70,37 @@ class StalledStream(io.StringIO):
     def write(self, text: str) -> int:
         self.go.wait()
         return super().write(text)
+
+
+def test_a_line_with_values_that_json_has_no_form_for_is_written_all_the_same() -> None:
+    stream = io.StringIO()
+    writer = logs.configure("json", "info", stream)
+    log = structlog.get_logger("swapd")
+    log.info("half a pair", path="/\udcff", where=pathlib.Path("/x"), kinds={1: object})
+    log.info("next")
+    writer.close()
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["path"], first["where"]) == ("/\udcff", "/x")
+    assert second["event"] == "next"
+
+
+def test_a_line_that_cannot_be_written_does_not_end_the_log() -> None:
+    class FullDisk(io.StringIO):
+        broken = True
+
+        @override
+        def write(self, text: str) -> int:
+            if self.broken:
+                self.broken = False
+                raise OSError("No space left on device")
+            return super().write(text)
+
+    stream = FullDisk()
+    writer = logs.configure("json", "info", stream)
+    structlog.get_logger("swapd").info("lost")
+    structlog.get_logger("swapd").info("kept")
+    assert writer.close()
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["kept"]
 
 
 def test_closing_gives_up_on_a_stalled_reader(monkeypatch: pytest.MonkeyPatch) -> None:
