@@ -1,71 +1,22 @@
-"""The daemon's life on one page: compose the rooms, serve, leave.
-
-Start: the configuration is valid or nothing starts; the core exists before a listener opens; pinned models load after.
-Stop: readiness turns off, then the listener closes, then running requests end, then the engines, then the process.
-A second signal ends everything at once.
-"""
+"""Starts and ends the process: a valid configuration or nothing, one loop, an exit status that says how it went."""
 
 import asyncio
-import itertools
 import os
-import random
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 import uvloop
-from aiohttp import web
 
-from swapd import __version__
-from swapd.admin.events import EventHub
-from swapd.admin.server import AdminServer
-from swapd.admin.status import Extras
 from swapd.admin.unix_socket import AdminSocketError
 from swapd.agent import logs
-from swapd.agent.control import AgentControl, config_info, process_infos
+from swapd.agent.daemon import EXIT_FAILED, Daemon, Places
 from swapd.agent.descriptors import raise_limit
-from swapd.agent.directory import Directory
-from swapd.agent.execute import Executor
-from swapd.agent.operators import Operators
-from swapd.agent.pump import Pump
-from swapd.agent.recorder import FlightRecorder
-from swapd.agent.reload import Reloader
-from swapd.agent.requests import RequestObserver
 from swapd.agent.signals import Signals
-from swapd.aio.clock import monotonic_now
-from swapd.aio.supervise import Tasks
 from swapd.config import paths
-from swapd.config.compile import compile_catalog, compile_topology
 from swapd.config.load import Loaded, load
-from swapd.config.ports import reserved_ports
 from swapd.config.problems import ConfigError
-from swapd.config.schema import OnExit, Settings
-from swapd.config.units import Listen
-from swapd.core.catalog import Catalog
-from swapd.core.commands import LoadFinished, Note
-from swapd.core.events import CatalogChanged, Event, LoadTimesKnown, NodeDrainOrdered, Tick
-from swapd.core.ids import SECOND, Duration, InstanceId, Instant, RequestId
-from swapd.core.reasons import LoadResult
-from swapd.core.scheduler import Scheduler
-from swapd.core.view import NodeView
 from swapd.history.store import History
-from swapd.instances import Instances, InstanceSettings
-from swapd.metrics.collect import Metrics
-from swapd.metrics.server import metrics_app
-from swapd.proxy.app import FrontDoor
-from swapd.proxy.engine_metrics import engine_metrics_handler
-from swapd.proxy.services import Endpoint, Services
-from swapd.proxy.settings import ProxySettings
-
-EXIT_DRAIN = Duration(120 * SECOND)
-"""Running requests have this long to end when the daemon is asked to exit and ``drain_timeout`` sets no other limit.
-
-Below the time after which service managers commonly kill, which would leave engines behind.
-"""
-
-_EXIT_OK, _EXIT_FAILED, _EXIT_FORCED, _EXIT_BROKEN = 0, 1, 130, 70
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
@@ -79,11 +30,14 @@ def run(config: Path, *, log_format: logs.LogFormat, log_level: str) -> int:
         loaded = load(config)
     except ConfigError as error:
         sys.stderr.write("".join(f"{problem}\n" for problem in error.problems))
-        return _EXIT_FAILED
+        return EXIT_FAILED
     writer = logs.configure(log_format, log_level)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status = runner.run(_serve(loaded))
-    if not writer.close():
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            status = runner.run(_serve(loaded))
+    finally:
+        written = writer.close()
+    if not written:
         # the interpreter's own exit would wait for the stalled log
         os._exit(status)
     return status
@@ -116,262 +70,4 @@ async def _serve(loaded: Loaded) -> int:
 
 def _cannot_start(error: Exception) -> int:
     _log.error("cannot_start", detail=str(error))
-    return _EXIT_FAILED
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the daemon keeps its files."""
-
-    #: SQLite file
-    state: Path
-    #: directory of the engines' output
-    logs: Path
-    #: Unix socket
-    admin: Path
-
-
-class Daemon:
-    """All rooms of one running daemon."""
-
-    def __init__(self, loaded: Loaded, history: History, places: Places, signals: Signals) -> None:
-        """Compose everything; nothing runs and nothing listens yet."""
-        settings = loaded.settings
-        self._settings = settings
-        self._history = history
-        self._places = places
-        self._started_at = _now()
-        self._tasks = Tasks()
-        self._signals = signals
-        self._broken: BaseException | None = None
-        self._not_ready: str | None = "the daemon is starting"
-        self._request_ids = itertools.count(1)
-        catalog, topology = compile_catalog(settings), compile_topology(settings)
-        self._max_waits = {name: spec.max_wait for name, spec in catalog.models.items()}
-        self._directory = Directory(settings, created=int(time.time()))
-        self._scheduler = Scheduler(topology, catalog, _now(), history.first_instance())
-        self._recorder = FlightRecorder()
-        self._instances = Instances(
-            post=self._post, now=_now, tasks=self._tasks, settings=_instance_settings(settings, places.logs)
-        )
-        self._metrics = Metrics(view=self.view, now=_now, not_ready=self.not_ready, version=__version__)
-        self._metrics.configure(self._directory.names)
-        self._metrics.config_reloaded(ok=True)
-        services = self._proxy_services()
-        self._front = FrontDoor(services, _proxy_settings(settings))
-        self._operators = Operators(post=self._post, next_request=self._next_request)
-        self._hub = EventHub()
-        executor = Executor(
-            topology,
-            gate=self._front.gate,
-            instances=self._instances,
-            planner=self._directory,
-            answered=self._operators.answered,
-            noted=self._noted,
-            started=history.instance_used,
-        )
-        self._pump = Pump(self._scheduler, now=_now, execute=executor, recorder=self._recorder, broken=self._law_broken)
-        self._reloader = Reloader(
-            loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
-        )
-        self._control = AgentControl(
-            now=_now,
-            operators=self._operators,
-            directory=self._directory,
-            reloader=self._reloader,
-            extras=self._extras,
-            view=self.view,
-        )
-        self._data_runner = self._front.runner()
-        self._metrics_runner = web.AppRunner(
-            metrics_app(self._metrics, engine_metrics=engine_metrics_handler(services)), access_log=None
-        )
-        self._admin = AdminServer(places.admin, self._control, self._hub)
-        self._listeners: dict[str, str] = {}
-
-    def _proxy_services(self) -> Services:
-        return Services(
-            post=self._post,
-            now=_now,
-            next_request_id=self._next_request,
-            directory=self._directory,
-            view=self.view,
-            endpoint=self._endpoint,
-            options=self._directory.route_options,
-            allowed=self._directory.allowed,
-            finished=RequestObserver(self._metrics, max_wait=self._max_waits.get).finished,
-            tasks=self._tasks,
-            random=random.Random().random,  # noqa: S311 - spreads retries, guards nothing
-        )
-
-    # ── life ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def open(self) -> None:
-        """Open the listeners; raises OSError or AdminSocketError with one sentence."""
-        await self._admin.start()
-        self._listeners["admin"] = str(self._places.admin)
-        await self._metrics_runner.setup()
-        self._listeners["metrics"] = await _listen(self._metrics_runner, "metrics", self._settings.metrics.listen)
-        await self._data_runner.setup()
-        self._listeners["http"] = await _listen(self._data_runner, "http", self._settings.http.listen)
-
-    async def live(self) -> int:
-        """Serve until told to stop, then leave; return the exit status."""
-        _ = self._tasks.start(self._metrics.heartbeat.run(), name="heartbeat")
-        _ = self._tasks.start(self._reloader.watch(self._signals.stop), name="config-watch")
-        _ = self._tasks.start(self._reload_on_hangup(), name="config-hangup")
-        self._post(LoadTimesKnown(at=_now(), load_times=self._history.load_times()))
-        self._not_ready = None
-        _log.info("serving", version=__version__, models=len(self._directory.names), **self._listeners)
-        await self._signals.stop.wait()
-        self._not_ready = "the daemon is exiting"
-        _log.info("exiting", on_exit=self._settings.engines.on_exit.value)
-        forced = self._broken is not None or not await self._drain()
-        await self.leave(force=forced)
-        if self._broken is not None:
-            return _EXIT_BROKEN
-        return _EXIT_FORCED if forced else _EXIT_OK
-
-    async def _drain(self) -> bool:
-        """Let running requests and engines end; ``False`` when a second signal came first."""
-        for site in tuple(self._data_runner.sites):
-            await site.stop()
-        order = self._tasks.start(
-            self._operators.order(
-                lambda request: NodeDrainOrdered(
-                    at=_now(),
-                    request=request,
-                    timeout=_exit_limit(self._settings),
-                    stop_engines=self._settings.engines.on_exit is OnExit.STOP,
-                    final=True,
-                )
-            ),
-            name="drain",
-        )
-        forced = self._tasks.start(self._signals.force.wait(), name="second-signal")
-        done, _ = await asyncio.wait((order, forced), return_when=asyncio.FIRST_COMPLETED)
-        return order in done
-
-    async def leave(self, *, force: bool) -> None:
-        """Close every room; with ``force`` engines are killed at once."""
-        await self._data_runner.cleanup()
-        await self._front.aclose()
-        if self._settings.engines.on_exit is OnExit.KEEP and not force:
-            await self._instances.detach()
-        else:
-            await self._instances.aclose(force=force)
-        self._pump.close()
-        await self._reloader.aclose()
-        await self._admin.aclose()
-        await self._metrics_runner.cleanup()
-        self._metrics.close()
-        await self._tasks.aclose()
-        await self._history.aclose()
-        _log.info("exited", forced=force)
-
-    async def _reload_on_hangup(self) -> None:
-        while True:
-            await self._signals.hangup.wait()
-            self._signals.hangup.clear()
-            _ = await self._reloader.reload()
-
-    # ── what the rooms are given ─────────────────────────────────────────────────────────────────────────────────
-
-    def view(self) -> NodeView:
-        """Return the node as it is now (the core's clock is moved on first)."""
-        self._post(Tick(at=_now()))
-        return self._scheduler.view()
-
-    def not_ready(self) -> tuple[str, ...]:
-        """Say why the node takes no requests, one sentence each; ``()`` is ready."""
-        if self._not_ready is not None:
-            return (self._not_ready,)
-        return ("the node is draining",) if self._scheduler.view().draining else ()
-
-    def _post(self, event: Event) -> None:
-        self._pump.post(event)
-
-    def _next_request(self) -> RequestId:
-        return RequestId(next(self._request_ids))
-
-    def _endpoint(self, instance: InstanceId) -> Endpoint | None:
-        found = self._instances.endpoint(instance)
-        return None if found is None else Endpoint(host=found.host, port=found.port)
-
-    def _noted(self, note: Note) -> None:
-        self._metrics.observe(note)
-        self._hub.publish(note)
-        if isinstance(note, LoadFinished) and note.result is LoadResult.READY:
-            self._history.record_load(note.model, note.source, note.load_time, note.stages)
-
-    def _apply(self, settings: Settings, catalog: Catalog) -> None:
-        self._settings = settings
-        self._directory.apply(settings)
-        self._max_waits.clear()
-        self._max_waits.update({name: spec.max_wait for name, spec in catalog.models.items()})
-        self._metrics.configure(self._directory.names)
-        self._front.reconfigure(_proxy_settings(settings))
-        self._post(CatalogChanged(at=_now(), catalog=catalog))
-
-    def _extras(self, view: NodeView) -> Extras:
-        return Extras(
-            version=__version__,
-            uptime=Duration(view.at - self._started_at),
-            config=config_info(self._reloader, view.at),
-            listeners=self._listeners,
-            not_ready=self.not_ready(),
-            aliases=self._directory.aliases(),
-            processes=process_infos(view, self._instances),
-        )
-
-    def _law_broken(self, error: BaseException) -> None:
-        """Keep the evidence and end everything: the core cannot be trusted any more."""
-        self._broken = error
-        path = self._places.state.parent / f"flight-{int(time.time())}.jsonl"
-        try:
-            facts = self._recorder.dump(path)
-        except OSError as failure:
-            _log.error("law_broken", exc_info=error, dump=f"not written: {failure}")
-        else:
-            _log.error("law_broken", exc_info=error, dump=str(path), facts=facts)
-        self._signals.stop.set()
-
-
-def _now() -> Instant:
-    return Instant(monotonic_now())
-
-
-def _exit_limit(settings: Settings) -> Duration:
-    limit = settings.scheduling.drain_timeout
-    return EXIT_DRAIN if limit is None else limit
-
-
-def _instance_settings(settings: Settings, log_dir: Path) -> InstanceSettings:
-    return InstanceSettings(
-        log_dir=log_dir,
-        first_port=settings.engines.ports.first,
-        last_port=settings.engines.ports.last,
-        reserved_ports=reserved_ports(settings),
-    )
-
-
-def _proxy_settings(settings: Settings) -> ProxySettings:
-    return ProxySettings(
-        max_body=settings.http.max_body,
-        max_buffered=settings.http.max_buffered,
-        sse_keepalive=settings.http.sse_keepalive,
-    )
-
-
-async def _listen(runner: web.BaseRunner, name: str, address: Listen) -> str:
-    """Open a listener and return its address; raises OSError with one sentence."""
-    site = web.TCPSite(runner, address.host or None, address.port, backlog=4096)
-    try:
-        await site.start()
-    except OSError as error:
-        raise OSError(
-            f"{name}.listen: {address.host}:{address.port} cannot be opened ({error.strerror or error}); "
-            "stop what uses it, or give another address"
-        ) from error
-    host, port = runner.addresses[0][:2]
-    return f"{host}:{port}"
+    return EXIT_FAILED
