@@ -13,7 +13,7 @@ VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
 BIN := $(VENV)/bin
 READY := $(VENV)/.swapd-ready
 
-.PHONY: demo test check bench soak docs clean promtool
+.PHONY: demo test check bench soak docs clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -28,7 +28,9 @@ $(READY): pyproject.toml
 demo: $(READY)
 	@exec $(BIN)/python docs/demo/run.py
 
-test: $(READY) promtool
+test: $(READY)
+	@command -v promtool >/dev/null \
+	  || echo "promtool is missing, one test is left out (Debian and Ubuntu: apt-get install prometheus)"
 	@without=$$(command -v promtool >/dev/null || echo "not promtool"); \
 	$(BIN)/python -m pytest -k "$$without" --cov --cov-report=term:skip-covered
 
@@ -48,13 +50,6 @@ soak: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m docs.generate
-
-# One test has promtool (part of Debian's prometheus package) lint /metrics. It is installed where that can be done
-# without asking (root, apt-get); elsewhere that test is left out.
-promtool:
-	@command -v promtool >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
-	  && apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends prometheus >/dev/null; } \
-	  || echo "promtool is missing: the lint of /metrics is left out (Debian and Ubuntu: apt-get install prometheus)"
 
 clean:
 	rm -rf .demo .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

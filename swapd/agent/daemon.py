@@ -35,7 +35,7 @@ from swapd.config.load import Loaded
 from swapd.config.schema import OnExit, Settings
 from swapd.core.catalog import Catalog
 from swapd.core.commands import LoadFinished, Note
-from swapd.core.events import CatalogChanged, Event, LoadTimesKnown, NodeDrainOrdered, Tick
+from swapd.core.events import CatalogChanged, Event, LoadTimesKnown, NodeDrainOrdered
 from swapd.core.ids import Duration, InstanceId, Instant, RequestId
 from swapd.core.reasons import LoadResult
 from swapd.core.scheduler import Scheduler
@@ -193,7 +193,7 @@ class Daemon:
         if self._settings.engines.on_exit is OnExit.KEEP and not force:
             await self._instances.detach()
         else:
-            await self._instances.aclose(force=force)
+            await self._end_engines(force=force)
         self._pump.close()
         await self._reloader.aclose()
         await self._admin.aclose()
@@ -202,6 +202,16 @@ class Daemon:
         await self._tasks.aclose()
         await self._history.aclose()
         _log.info("exited", forced=force)
+
+    async def _end_engines(self, *, force: bool) -> None:
+        """Stop what still runs; a second signal that comes now forces, too."""
+        if not force:
+            stopped = self._tasks.start(self._instances.aclose(), name="stop-engines")
+            forced = self._tasks.start(self._signals.force.wait(), name="second-signal")
+            done, _ = await asyncio.wait((stopped, forced), return_when=asyncio.FIRST_COMPLETED)
+            if stopped in done:
+                return
+        await self._instances.aclose(force=True)
 
     async def _reload_on_hangup(self) -> None:
         while True:
@@ -212,9 +222,8 @@ class Daemon:
     # ── what the rooms are given ─────────────────────────────────────────────────────────────────────────────────
 
     def view(self) -> NodeView:
-        """Return the node as it is now (the core's clock is moved on first)."""
-        self._post(Tick(at=_now()))
-        return self._scheduler.view()
+        """Return the node as it is now."""
+        return self._scheduler.view(_now())
 
     def not_ready(self) -> tuple[str, ...]:
         """Say why the node takes no requests, one sentence each; ``()`` is ready."""
@@ -261,6 +270,8 @@ class Daemon:
     def _law_broken(self, error: BaseException) -> None:
         """Keep the evidence and end everything: the core cannot be trusted any more."""
         self._broken = error
+        self._signals.force.set()
+        self._signals.stop.set()
         path = self._places.state.parent / f"flight-{int(time.time())}.jsonl"
         try:
             facts = self._recorder.dump(path)
@@ -268,7 +279,6 @@ class Daemon:
             _log.error("law_broken", exc_info=error, dump=f"not written: {failure}")
         else:
             _log.error("law_broken", exc_info=error, dump=str(path), facts=facts)
-        self._signals.stop.set()
 
 
 def _now() -> Instant:

@@ -1,6 +1,6 @@
 """Says which names the node answers to, and translates a model's settings into what engines and proxy take.
 
-Replaced as a whole when the configuration changes; an instance keeps the plan it was started with.
+Takes a new configuration in one step; an instance keeps the plan it was started with.
 """
 
 import json

@@ -13,11 +13,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import structlog
+
 from swapd.agent.recorder import FlightRecorder
 from swapd.core.commands import Command
 from swapd.core.events import Event, Tick
 from swapd.core.ids import SECOND, Instant
 from swapd.core.scheduler import Scheduler
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
 _EARLY_TICK_S = 0.001
 """Loops round timers to milliseconds; a tick that came early is simply armed again this much later."""
@@ -78,7 +82,11 @@ class Pump:
                 self._broken(error)
                 return
             for command in commands:
-                self._execute(command)
+                try:
+                    self._execute(command)
+                except Exception:  # noqa: BLE001 - the others must still be carried out
+                    # what this one owes an answer to has a deadline in the core
+                    _log.exception("order_failed", order=type(command).__name__)
 
     def _arm(self) -> None:
         wakeup = None if self._dead else self._scheduler.next_wakeup

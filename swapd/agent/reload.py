@@ -68,6 +68,9 @@ class Reloader:
                 return self._refuse(
                     f"{self._path} could not be read within {_READ_LIMIT_S:.0f} s; look at its file system"
                 )
+            except Exception as error:  # noqa: BLE001 - the watch must go on, so that a repaired file can be applied
+                _log.exception("config_not_read", path=str(self._path))
+                return self._refuse(f"{self._path} could not be read: {error!r}")
             return self._apply(loaded, catalog)
 
     async def watch(self, stop: asyncio.Event) -> None:

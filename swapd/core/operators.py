@@ -116,14 +116,20 @@ def enter_pin(node: Node, model: Model) -> None:
 
 
 def node_drain_ordered(node: Node, event: NodeDrainOrdered) -> bool:
-    """Take the node out of service; a second order replaces the terms of the first and shares its answer."""
+    """Take the node out of service; a second order replaces the terms of the first and shares its answer.
+
+    The terms of a final drain stay: the daemon is exiting by them.
+    """
     before = node.drain
+    if before is not None and before.final:
+        before.orders.append(event.request)
+        return True
     node.drain = NodeDrain(
         orders=[*(before.orders if before is not None else ()), event.request],
         linger_until=Instant(event.at + event.linger),
         deadline=None if event.timeout is None else Instant(event.at + event.timeout),
         stop_engines=event.stop_engines,
-        final=event.final or (before is not None and before.final),
+        final=event.final,
         cut=0 if before is None else before.cut,
     )
     node.story.add(event.at, "the node leaves service")

@@ -148,9 +148,12 @@ class Scheduler:
         """When to post the next Tick; the shell keeps exactly one timer."""
         return self._node.wake
 
-    def view(self) -> NodeView:
-        """Return the node as it is now."""
-        return snapshot.build(self._node)
+    def view(self, at: Instant | None = None) -> NodeView:
+        """Return the node as it is, ages reckoned to ``at`` (or to the last event, if that is later).
+
+        Looking changes nothing: a replay without it comes to the same.
+        """
+        return snapshot.build(self._node, self._node.at if at is None else max(self._node.at, at))
 
     def check(self) -> None:
         """Raise if any law is broken."""

@@ -10,20 +10,20 @@ from swapd.core.state import Instance, Model
 from swapd.core.view import GpuView, InstanceView, ModelView, NodeView, ReservationView
 
 
-def build(node: Node) -> NodeView:
-    """Return the node as it is now."""
+def build(node: Node, at: Instant) -> NodeView:
+    """Return the node as it is after the last event, with what fades or ages reckoned to ``at``."""
     instances = {instance.id: _instance(instance) for instance in node.instances.values()}
     return NodeView(
-        at=node.at,
+        at=at,
         mode=node.settings.mode,
         draining=node.drain is not None,
         drained=drained(node),
-        models=tuple(_model(node, model, instances) for _, model in sorted(node.models.items())),
+        models=tuple(_model(node, model, instances, at) for _, model in sorted(node.models.items())),
         instances=tuple(instances.values()),
         gpus=tuple(_gpu(node, gpu) for gpu in node.gpus),
         reservation=_reservation(node),
         loads_running=node.loads_running,
-        load_fraction=node.load.fraction(node.at),
+        load_fraction=node.load.fraction(at),
         stale_facts=node.stale_facts,
         story=node.story.lines(),
     )
@@ -44,8 +44,8 @@ def _instance(instance: Instance) -> InstanceView:
     )
 
 
-def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView]) -> ModelView:
-    at, demand = node.at, model.demand
+def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView], at: Instant) -> ModelView:
+    demand = model.demand
     faded = model.frequency * 2.0 ** ((model.frequency_at - at) / node.settings.frequency_half_life)
     instance = None if model.instance is None else instances[model.instance.id]
     return ModelView(

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+import structlog
+
 from swapd.agent.pump import Pump
 from swapd.agent.recorder import FlightRecorder
 from swapd.core.commands import Command, StaleFact
@@ -48,6 +50,25 @@ async def test_a_fact_reported_during_an_order_waits_until_all_orders_of_its_pre
     pump.post(_ended(1))
     assert done == ["first", "second", "third"]
     assert [int(event.at) for event in core.seen] == [1, 2]
+
+
+async def test_an_order_that_fails_does_not_take_the_others_with_it() -> None:
+    done: list[str] = []
+    core = ScriptedCore(lambda _: (StaleFact("first"), StaleFact("second")))
+
+    def execute(command: Command) -> None:
+        assert isinstance(command, StaleFact)
+        if command.event == "first":
+            raise OSError("Too many open files")
+        done.append(command.event)
+
+    errors: list[BaseException] = []
+    pump = _pump(core, execute, errors.append)
+    with structlog.testing.capture_logs() as lines:
+        pump.post(_ended(1))
+    assert done == ["second"]
+    assert errors == []
+    assert [(line["event"], line["order"]) for line in lines] == [("order_failed", "StaleFact")]
 
 
 async def test_a_core_that_refuses_to_go_on_is_reported_once_and_gets_no_further_fact() -> None:

@@ -109,6 +109,17 @@ async def test_a_file_that_cannot_be_read_in_time_is_refused(
     assert kept.models == []
 
 
+async def test_an_unforeseen_error_is_a_refusal_like_any_other(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept()
+    reloader = _reloader(load(write()), kept)
+    monkeypatch.setattr(reload, "load", lambda _: 1 / 0)
+    result = await reloader.reload()
+    assert "ZeroDivisionError" in result.detail
+    assert kept.outcomes == [False]
+
+
 async def test_two_reloads_at_once_apply_one_after_the_other(write: Callable[..., Path]) -> None:
     kept = Kept()
     reloader = _reloader(load(write()), kept)

@@ -4,7 +4,7 @@ from typing import Any
 
 from swapd.core import events as ev
 from swapd.core.commands import LoadFinished, Reject, Stop
-from swapd.core.ids import InstanceId, ModelName, RequestId, seconds
+from swapd.core.ids import InstanceId, Instant, ModelName, RequestId, seconds
 from swapd.core.reasons import LoadResult, Rejection, UnloadCause
 from tests.core.driver import World, spec
 
@@ -172,3 +172,24 @@ def test_an_instance_draining_for_an_operator_refuses_its_queue_when_the_node_dr
     world.run(200)
     assert waits.rejected is not None
     assert (waits.rejected[0], waits.rejected[1].reason) == (30, Rejection.DRAINING)
+
+
+def test_an_operators_drain_while_the_daemon_exits_does_not_lift_the_terms_of_the_exit() -> None:
+    world = World([spec("a", load=10)])
+    endless = world.request("a", at=0, service=None)
+    leaving = drain(world, 20, timeout=seconds(30), final=True)
+    operator = drain(world, 25, linger=seconds(60))
+    world.run(200)
+    assert endless.cut == 50
+    assert [world.answers[order][0] for order in (leaving, operator)] == [53, 53]
+
+
+def test_looking_at_a_later_moment_ages_what_is_shown_and_changes_nothing() -> None:
+    world = World([spec("a", load=10)])
+    world.request("a", at=0, service=1)
+    world.run(20)
+    before = world.core.view()
+    later = world.core.view(Instant(seconds(1000)))
+    assert (later.at, later.instances) == (seconds(1000), before.instances)
+    assert later.load_fraction < before.load_fraction
+    assert world.core.view() == before
