@@ -63,8 +63,9 @@ async def _serve(loaded: Loaded) -> int:
     try:
         await daemon.open()
     except (OSError, AdminSocketError) as error:
+        status = _cannot_start(error)
         await daemon.leave(force=True)
-        return _cannot_start(error)
+        return status
     return await daemon.live()
 
 

@@ -188,6 +188,8 @@ class Daemon:
 
     async def leave(self, *, force: bool) -> None:
         """Close every room; with ``force`` engines are killed at once."""
+        if force:
+            await self._instances.aclose(force=True)
         await self._data_runner.cleanup()
         await self._front.aclose()
         if self._settings.engines.on_exit is OnExit.KEEP and not force:

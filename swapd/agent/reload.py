@@ -18,7 +18,7 @@ from swapd.config.problems import ConfigError
 from swapd.config.schema import Settings
 from swapd.config.watch import changes
 from swapd.core.catalog import Catalog
-from swapd.core.ids import Instant
+from swapd.core.ids import SECOND, Instant
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd.config")
 
@@ -91,7 +91,7 @@ class Reloader:
             _log.warning("config_warning", detail=str(warning))
         self.settings = loaded.settings
         self.error = ""
-        self.applied_at = self._now()
+        before, self.applied_at = self.applied_at, self._now()
         self.restart_needed = difference(self._started_with, loaded.settings).restart_needed
         self._applied(loaded.settings, catalog)
         self._outcome(True)  # noqa: FBT003 - the outcome
@@ -104,6 +104,8 @@ class Reloader:
             restart_needed=list(self.restart_needed),
         )
         detail = f"{len(changed.added)} added, {len(changed.removed)} removed, {len(changed.changed)} changed"
+        if changed.nothing:
+            detail = f"nothing has changed since it was applied {(self.applied_at - before) / SECOND:.1f} s ago"
         if self.restart_needed:
             detail += f"; takes effect after a restart only: {', '.join(self.restart_needed)}"
         return Result(ok=True, detail=detail)

@@ -105,6 +105,9 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
     return made
 
 
+_NOTEWORTHY = frozenset({"thrashing", "marginal"})
+
+
 def _devices(devices: list[Json]) -> Table:
     rows = table("GPU", "id", "reserved", "", "models", right=("GPU",))
     for device in devices:
@@ -121,7 +124,7 @@ def _devices(devices: list[Json]) -> Table:
 
 def _models(document: Json, *, narrow: bool) -> Table:
     instances = {instance["instance"]: instance for instance in document["instances"]}
-    brief = ("model", "state", "GPUs", "in flight", "waiting")
+    brief = ("model", "state", "on GPU", "in flight", "waiting")
     columns = brief if narrow else (*brief, "last used", "load", "pin", "swapping")
     rows = table(*columns, right=("in flight", "last used", "load"))
     for model in document["models"]:
@@ -136,6 +139,10 @@ def _models(document: Json, *, narrow: bool) -> Table:
             Text("pinned" if model["pinned"] else "–"),
             _verdict(model),
         )
+        if narrow:
+            state.append(", pinned" if model["pinned"] else "")
+            if model["verdict"] in _NOTEWORTHY:
+                state.append(", ").append_text(_verdict(model))
         rows.add_row(*(cells if narrow else cells + rest))
     return rows
 
@@ -156,7 +163,7 @@ def _waiting(model: Json) -> str:
 
 def _verdict(model: Json) -> Text:
     verdict = model["verdict"]
-    if verdict not in {"thrashing", "marginal"}:
+    if verdict not in _NOTEWORTHY:
         return Text("–" if verdict == "unknown" else verdict)
     partner = f" with {printable(model['partner'])}" if model["partner"] else ""
     text = f"{verdict}{partner}, {model['load_fraction']:.0%} loading"

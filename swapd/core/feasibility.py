@@ -13,6 +13,7 @@ from swapd.core.ids import Duration, InstanceId
 from swapd.core.node import Node
 from swapd.core.placement import option
 from swapd.core.reasons import Rejection, State
+from swapd.core.sentences import number, size
 from swapd.core.state import Model
 
 
@@ -34,7 +35,7 @@ def infeasible(node: Node, model: Model) -> Infeasible | None:
         node, need, {i.id: 0.0 for i in node.instances.values() if _may_leave(i.state) and not i.model.pinned}
     ):
         return None
-    wants = f"{model.name} needs {need.gpus} × {need.bytes_per_gpu} bytes"
+    wants = f"{model.name} needs {number(need.gpus, 'GPU')} with {size(need.bytes_per_gpu)} each"
     if not _fits_empty(node, need):
         return Infeasible(Rejection.NO_CAPACITY, f"{wants}; this node can never hold that", None, permanent=True)
     pinned = dict.fromkeys(i.model.name for i in node.instances.values() if i.model.pinned and _may_leave(i.state))

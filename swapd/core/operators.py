@@ -33,7 +33,7 @@ def load_ordered(node: Node, event: LoadOrdered) -> bool:
     if model is None:
         return False
     if node.drain is not None:
-        detail = "the node is leaving service"
+        detail = "the node is out of service; swapd undrain brings it back"
         node.out.append(Answer(event.request, ok=False, detail=detail, reason=Rejection.DRAINING))
         return False
     clear_cool_down(model)
@@ -101,7 +101,9 @@ def pin_ordered(node: Node, event: PinOrdered) -> bool:
     enter_pin(node, model)
     said = "pinned" if event.pinned else "unpinned"
     model.story.add(event.at, f"an operator {said} it")
-    node.out.append(Answer(event.request, ok=True, detail=f"{model.name} is {said}"))
+    absent = event.pinned and model.instance is None
+    detail = f"{model.name} is {said}" + ("; it is loaded as soon as there is room" if absent else "")
+    node.out.append(Answer(event.request, ok=True, detail=detail))
     return True
 
 

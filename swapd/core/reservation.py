@@ -21,6 +21,7 @@ from swapd.core.moves import drain, lift_drain
 from swapd.core.node import Node, Reservation
 from swapd.core.placement import option
 from swapd.core.reasons import State
+from swapd.core.sentences import gpu_list
 from swapd.core.state import Model
 
 
@@ -101,8 +102,9 @@ def _reserve(node: Node, model: Model, plan: Plan) -> None:
     node.changes += 1
     node.reservation = Reservation(model, plan.gpus, node.at, plan.victims)
     names = ", ".join(victim.model.name for victim in plan.victims)
-    model.story.add(node.at, f"GPUs {plan.gpus:#x} are reserved for it; draining {names}")
-    node.story.add(node.at, f"GPUs {plan.gpus:#x} are reserved for {model.name}; draining {names}")
+    where = f"{gpu_list(plan.gpus)} {'is' if plan.gpus.bit_count() == 1 else 'are'}"
+    model.story.add(node.at, f"{where} reserved for it; draining {names}")
+    node.story.add(node.at, f"{where} reserved for {model.name}; draining {names}")
     _drain_victims(node, node.reservation)
 
 

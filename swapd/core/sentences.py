@@ -7,7 +7,7 @@ advised is a share of what was expected, never "at once", or all who were refuse
 from typing import Final
 
 from swapd.core.eta import overdue_load, overdue_service
-from swapd.core.ids import SECOND, Duration
+from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, gpu_indices
 from swapd.core.node import Node
 from swapd.core.reasons import State
 from swapd.core.state import Instance, Model
@@ -15,8 +15,21 @@ from swapd.core.state import Instance, Model
 #: the least time after which to ask again, and the least share of what was expected
 LEAST: Final = Duration(SECOND)
 SHARE: Final = 4
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
 #: what helps a model for which there is no room in time
 ADVICE: Final = "a place of its own (promotion) or another node would help"
+
+
+def gpu_list(gpus: GpuSet) -> str:
+    """Name a set of GPUs by their indices."""
+    indices = list(gpu_indices(gpus))
+    return f"{'GPU' if len(indices) == 1 else 'GPUs'} {', '.join(map(str, indices))}"
+
+
+def size(count: Bytes) -> str:
+    """Write a number of bytes in GiB, or in MiB below one."""
+    return f"{count / _GIB:.3g} GiB" if count >= _GIB else f"{count / _MIB:.3g} MiB"
 
 
 def retry_after(node: Node, model: Model, remaining: Duration) -> Duration:

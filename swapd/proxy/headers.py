@@ -20,6 +20,7 @@ _HOP_BY_HOP: Final = frozenset(
 #: written anew for the engine's connection
 _REQUEST_ONLY: Final = frozenset(("host", "content-length", "expect", REQUEST_ID))
 #: of the client's WebSocket handshake; the one with the engine has its own
+_CORS: Final = "access-control-"
 _HANDSHAKE: Final = "sec-websocket-"
 
 
@@ -47,9 +48,16 @@ def for_websocket(received: CIMultiDictProxy[str], request_id: str) -> CIMultiDi
 
 
 def for_client(received: CIMultiDictProxy[str], request_id: str) -> CIMultiDict[str]:
-    """Return the fields of an engine's answer to send to the client, ``Content-Length`` among them."""
+    """Return the fields of an engine's answer to send to the client, ``Content-Length`` among them.
+
+    Not those by which an engine opens itself to web pages of any origin: the node is not the engine's to open.
+    """
     dropped = _HOP_BY_HOP | _nominated(received) | {REQUEST_ID}
-    kept = CIMultiDict((name, _readable(value)) for name, value in received.items() if name.lower() not in dropped)
+    kept = CIMultiDict(
+        (name, _readable(value))
+        for name, value in received.items()
+        if (lower := name.lower()) not in dropped and not lower.startswith(_CORS)
+    )
     kept[REQUEST_ID] = request_id
     return kept
 

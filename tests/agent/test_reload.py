@@ -12,7 +12,7 @@ from swapd.agent.reload import Reloader
 from swapd.config.load import Loaded, load
 from swapd.config.schema import Settings
 from swapd.core.catalog import Catalog
-from swapd.core.ids import Instant, ModelName
+from swapd.core.ids import Instant, ModelName, seconds
 
 CONFIG = """
 devices: {{virtual: {{count: {devices}, memory: 2GiB}}}}
@@ -118,6 +118,16 @@ async def test_an_unforeseen_error_is_a_refusal_like_any_other(
     result = await reloader.reload()
     assert "ZeroDivisionError" in result.detail
     assert kept.outcomes == [False]
+
+
+async def test_a_reload_that_finds_nothing_new_says_since_when_the_file_is_in_force(write: Callable[..., Path]) -> None:
+    times = iter(map(seconds, (10, 12, 15, 15)))
+    kept = Kept()
+    reloader = Reloader(
+        load(write()), now=lambda: Instant(next(times)), applied=kept.applied, outcome=kept.outcomes.append
+    )
+    assert (await reloader.reload()).detail == "nothing has changed since it was applied 2.0 s ago"
+    assert (await reloader.reload()).detail == "nothing has changed since it was applied 3.0 s ago"
 
 
 async def test_two_reloads_at_once_apply_one_after_the_other(write: Callable[..., Path]) -> None:

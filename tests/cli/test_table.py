@@ -112,6 +112,13 @@ def test_what_is_wrong_is_said_in_words(view: NodeView, changes: dict[str, objec
     assert words in shown(view, **changes)
 
 
+def test_a_narrow_terminal_still_tells_pins_and_thrashing() -> None:
+    models = model_view("a", pinned=True), model_view("b", verdict=Verdict.THRASHING, partner=ModelName("c"))
+    text = " ".join(shown(node_view(*models), 60).split())
+    assert "pinned" in text
+    assert "thrashing with c" in text
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 def test_every_width_is_kept_and_loses_no_name(width: int) -> None:
     names = ("m01", "a-model-with-quite-a-long-name", "org/name[/]")

@@ -109,6 +109,23 @@ async def test_a_second_interrupt_kills_engines_that_take_their_time(tmp_path: P
         assert daemon.processes() == []
 
 
+async def test_a_forced_end_breaks_running_streams_visibly(tmp_path: Path) -> None:
+    endless = scripted_model("--term-s", "600", script="endless interval=0.02", warmup="none", stop={"grace": "10m"})
+    async with running(tmp_path, models={"a": endless}) as daemon, daemon.client() as http:
+        async with http.post("/v1/chat/completions", json=chat("a", stream=True)) as stream:
+            await stream.content.readany()
+            daemon.process.send_signal(signal.SIGTERM)
+            await until(lambda: "exiting" in daemon.log(), "the daemon has begun to leave")
+            daemon.process.send_signal(signal.SIGTERM)
+            received = b""
+            with pytest.raises(aiohttp.ClientPayloadError):
+                async for piece in stream.content.iter_any():
+                    received += piece
+        assert b'"upstream_failed"' in received.split(b"data: ")[-1]
+        assert await daemon.wait() == 130
+        assert daemon.processes() == []
+
+
 async def test_engines_that_need_their_grace_are_not_killed_at_exit(tmp_path: Path) -> None:
     slow = scripted_model("--term-s", "1.5", stop={"grace": "60s"})
     async with running(tmp_path, models={"a": slow}) as daemon:

@@ -97,6 +97,19 @@ async def test_hop_by_hop_and_nominated_fields_end_at_the_front_door_in_both_dir
     assert header(head, "connection") == "close"
 
 
+async def test_an_engine_cannot_open_the_node_to_web_pages_of_other_origins() -> None:
+    async def engine(request: web.BaseRequest) -> web.StreamResponse:
+        origin = request.headers["Origin"]
+        fields = {"Access-Control-Allow-Origin": origin, "access-control-allow-credentials": "true", "x-engine": "yes"}
+        return web.Response(headers=fields)
+
+    async with http_engine(engine) as port, running(engine_port=port) as node, aiohttp.ClientSession() as client:
+        async with client.post(f"{node.url}{CHAT_PATH}", data=BODY, headers={"Origin": "http://evil"}) as answer:
+            assert answer.headers["x-engine"] == "yes"
+            assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+        await node.settled(1)
+
+
 async def test_nothing_is_added_to_what_the_engine_sees() -> None:
     heads: list[bytes] = []
     async with plain_engine(OK, heads) as port, running(engine_port=port) as node, raw_client(node.port) as client:
