@@ -96,7 +96,8 @@ def unpin(model: str, admin: Path | None) -> None:
 def drain(timeout: float | None, admin: Path | None) -> None:
     """Take the node out of service: no new loads, requests in flight finish, every engine is stopped.
 
-    /readyz answers 503 at once. Returns when nothing is left; the daemon goes on running, swapd undrain brings the
+    /readyz answers 503 at once; resident models serve for five more seconds, until whoever routes here has noticed.
+    Returns when nothing is left; the daemon goes on running, swapd undrain brings the
     node back. May be repeated.
 
       Example:  swapd drain --timeout 150s && systemctl stop swapd

@@ -37,8 +37,8 @@ def _pins(settings: Settings) -> Iterator[Finding]:
     names, where = ", ".join(pins), ("models", next(reversed(pins)), "pin")
     least = room.least_gpus(pins, devices.memory)
     if least * 4 > devices.count:
-        share = f"{least} of {devices.count} devices"
-        yield at(where, f"consider fewer pins: {names} take {share}, and above a quarter all other models wait longer")
+        share = f"{'takes' if len(pins) == 1 else 'take'} {least} of {devices.count} devices"
+        yield at(where, f"consider fewer pins: {names} {share}, and above a quarter all other models wait longer")
     if not room.arrangeable(pins, devices.count, devices.memory):
         yield at(where, f"consider fewer pins: no way was found to keep all of {names} loaded at once")
 
