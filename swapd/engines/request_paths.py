@@ -2,17 +2,15 @@
 
 An allow list of inference and read-only routes per engine; what is not on it does not exist. Engines have routes that
 sleep, wake, reload, profile or end them, and none of those may be reachable, however it is written. So a path is
-compared as it came and must be canonical: no encoded characters, no empty, ``.`` or ``..`` segments, no trailing
-slash, no backslash, no parameters. Nothing is decoded or repaired here, hence nothing can be repaired differently
-further on.
+compared as it came: nothing is decoded or repaired here, hence nothing can be repaired differently further on. A name
+in it is plain, too: no escapes, no parameters, no dot at either end.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-_CANONICAL = re.compile(r"/|(?:/[A-Za-z0-9_~@:+.-]*[A-Za-z0-9_~@:+-])+")
-_ANY_SEGMENT = r"[A-Za-z0-9_~@:+.-]+"
+_ANY_SEGMENT: Final = r"[A-Za-z0-9_~@:+-](?:[A-Za-z0-9_~@:+.-]*[A-Za-z0-9_~@:+-])?"
 
 _COMMON = """
 GET / /health /ping /version /metrics /v1/models /v1/models/{} /v1/realtime /ws
@@ -46,7 +44,7 @@ POST /generate /generate_stream /chat_tokenize /encode /embed /embed_all /embed_
 def allowed(engine: str, method: str, path: str) -> bool:
     """Whether a request may be forwarded; ``path`` as the client sent it, without query. An unknown engine has none."""
     rules = _RULES.get(engine)
-    if rules is None or _CANONICAL.fullmatch(path) is None:
+    if rules is None:
         return False
     rule = rules.get("GET" if method == "HEAD" else method)
     return rule is not None and rule.fullmatch(path) is not None

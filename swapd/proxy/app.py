@@ -88,10 +88,12 @@ class FrontDoor:
         except ConnectionError:
             raise
         except Exception as error:
-            _log.exception("request_failed", request_id=request_id, path=request.raw_path)
+            # without the query: clients put keys there
+            path = _origin_form(request.raw_path).partition("?")[0]
+            _log.exception("request_failed", request_id=request_id, path=path)
             if request.writer.output_size > 0:
                 raise ConnectionError("the handler failed after the answer had begun") from error
-            response = self._error(internal_error(), dialect_of(request.raw_path), request_id)
+            response = self._error(internal_error(), dialect_of(path), request_id)
             response.force_close()
             return response
 

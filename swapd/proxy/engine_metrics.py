@@ -47,17 +47,21 @@ async def _page(services: Services, raw_name: str) -> tuple[str, bytes] | Failur
     endpoint = _endpoint(services, model)
     if endpoint is None:
         return invalid(f"The model {model} is not resident, so it has no metrics now.", status=404, code="not_resident")
-    url = f"http://{endpoint.authority}{services.options(model).metrics_path}"
+    url = f"http://{endpoint.authority}/metrics"
     try:
         async with (
             asyncio.timeout(_PATIENCE_S),
             aiohttp.ClientSession(connector=interim.connector()) as session,
-            session.get(url) as response,
+            session.get(url, allow_redirects=False) as response,
         ):
-            page = await response.content.read(_MAX_PAGE)
             if response.status != 200:
                 return _failed(f"The engine's metrics page answers with status {response.status}.")
-            return response.headers.get(hdrs.CONTENT_TYPE, "text/plain; version=0.0.4"), page
+            page = bytearray()
+            async for piece in response.content.iter_any():
+                page += piece
+                if len(page) > _MAX_PAGE:
+                    return _failed(f"The engine's metrics page is larger than {_MAX_PAGE >> 20} MiB.")
+            return response.headers.get(hdrs.CONTENT_TYPE, "text/plain; version=0.0.4"), bytes(page)
     except (aiohttp.ClientError, OSError) as error:
         return _failed(f"The engine's metrics page cannot be read: {str(error) or type(error).__name__}.")
 

@@ -155,7 +155,7 @@ class Gate:
         try:
             self.post(RequestArrived(lease.arrived, lease.request, model, priority, Bytes(body_bytes)))
         except BaseException:
-            # a broken law of the core: there is nobody left to tell the end to
+            # the caller gets no lease that it could end
             del self._leases[lease.request]
             raise
         return lease

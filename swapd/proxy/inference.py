@@ -141,7 +141,7 @@ def _check_allowed(desk: Desk, model: ModelName, method: str, path: str) -> None
 async def _answer(desk: Desk, exchange: Exchange, lease: Lease, headers: CIMultiDict[str]) -> Answer:
     """Return the engine's answer, of which the head is in; from here on nothing is tried again."""
 
-    async def attempt(endpoint: Endpoint, fresh: bool) -> Answer:  # noqa: FBT001 - the callback's fixed form
+    async def attempt(endpoint: Endpoint, fresh: bool) -> Answer:  # noqa: FBT001 - try_instances passes it so
         outbound = Outbound(exchange.request.method, exchange.target, headers, exchange.body, fresh=fresh)
         return await finish.open_answer(desk, exchange, endpoint, outbound)
 

@@ -1,6 +1,6 @@
 """Finds the ``model`` field of a multipart form that is complete in memory, without copying its files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from email.message import Message
 from typing import Final
 
@@ -11,11 +11,13 @@ _MAX_PART_HEAD: Final = 2 << 10
 _MAX_VALUE: Final = 2 << 10
 _MAX_PARTS: Final = 64
 """Many parts, or long heads, would hold up the loop; real forms have a handful of short ones."""
+_MAX_PARAMETERS: Final = 32
+"""In one header, told by its semicolons: the library's time for them grows with their square."""
 
 
 def read_form(content_type: str, body: bytes | bytearray) -> str | None:
     """Return the form's last ``model`` field, checked, ``None`` if it has none; raises ``RefusedError``."""
-    boundary = _parameter("content-type", content_type, "boundary")
+    boundary = _parameters("content-type", content_type).get("boundary")
     if not boundary:
         raise refuse("The multipart form does not say its boundary.")
     name = None
@@ -50,8 +52,8 @@ def _field_name(head: bytes) -> str | None:
         key, _, value = line.partition(b":")
         if key.strip().lower() == b"content-disposition":
             text = value.decode("utf-8", "replace").strip()
-            is_file = _parameter("content-disposition", text, "filename") is not None
-            return None if is_file else _parameter("content-disposition", text, "name")
+            parameters = _parameters("content-disposition", text)
+            return None if parameters.get("filename") is not None else parameters.get("name")
     return None
 
 
@@ -62,11 +64,15 @@ def _value(value: bytes) -> str:
         raise refuse("The field 'model' must be encoded in UTF-8.", param="model") from None
 
 
-def _parameter(header: str, value: str, name: str) -> str | None:
+def _parameters(header: str, value: str) -> Mapping[str, str | None]:
+    """Return a header's parameters by their names in lower case, ``None`` for a value in an encoding of its own."""
+    if value.count(";") > _MAX_PARAMETERS:
+        raise refuse(f"A header of the multipart form has more than {_MAX_PARAMETERS} semicolons.")
     message = Message()
     message[header] = value
     try:
-        found = message.get_param(name, header=header)
+        listed: Sequence[tuple[str, object]] = message.get_params(header=header) or ()
     except (ValueError, LookupError, TypeError, AttributeError):  # what the library makes of malformed continuations
         raise refuse("A header of the multipart form is malformed.") from None
-    return found if isinstance(found, str) else None
+    # of two with the same name the first counts
+    return {name.lower(): found if isinstance(found, str) else None for name, found in reversed(listed)}

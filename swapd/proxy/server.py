@@ -54,8 +54,10 @@ class HttpServer(web.Server):
     def _sweep(self) -> None:
         now = self._loop.time()
         for connection in self.connections:
-            if isinstance(connection, _Connection) and connection.head_is_late(now, self._head_timeout_s):
-                connection.force_close()
+            if isinstance(connection, _Connection):
+                connection.give_time(now)
+                if connection.head_is_late(now, self._head_timeout_s):
+                    connection.force_close()
         self._sweeper = None
         if self.connections:
             self._sweep_later()
@@ -86,13 +88,14 @@ class _Connection(web.RequestHandler):
         elif self._head_since is None and not in_body and data.strip(b"\r\n"):
             self._head_since = self._loop.time()
 
-    def head_is_late(self, now: float, limit_s: float) -> bool:
-        """Tell whether a head has been incomplete for too long; while a request is served it has time."""
-        if self._head_since is None:
-            return False
-        if self._current_request is not None or self._messages:
+    def give_time(self, now: float) -> None:
+        """Count an incomplete head from now on if a request is served meanwhile."""
+        if self._head_since is not None and (self._current_request is not None or self._messages):
             self._head_since = now
-        return now - self._head_since > limit_s
+
+    def head_is_late(self, now: float, limit_s: float) -> bool:
+        """Tell whether a head has been incomplete for too long."""
+        return self._head_since is not None and now - self._head_since > limit_s
 
     @override
     def handle_error(

@@ -46,8 +46,6 @@ class RouteOptions:
 
     #: a client that leaves does not end the answer: it is read to its end
     finish_on_abort: bool = False
-    #: path of the engine's own metrics page
-    metrics_path: str = "/metrics"
     #: a request that has been at its engine for longer is ended; ``None``: never
     request_timeout: Duration | None = None
 

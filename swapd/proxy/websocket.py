@@ -54,10 +54,13 @@ async def tunnel(desk: Desk, exchange: Exchange, lease: Lease) -> web.StreamResp
     connect = aiohttp.ClientTimeout(total=None, sock_connect=desk.settings.connect_timeout / SECOND)
     # leaving this scope drops the connection to the engine at once, without a closing handshake
     async with aiohttp.ClientSession(
-        connector=interim.connector(), cookie_jar=aiohttp.DummyCookieJar(), timeout=connect
+        connector=interim.connector(),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=connect,
+        middlewares=(_without_redirects,),
     ) as session:
 
-        async def attempt(endpoint: Endpoint, _fresh: bool) -> Engine:  # noqa: FBT001 - fixed form
+        async def attempt(endpoint: Endpoint, _fresh: bool) -> Engine:  # noqa: FBT001 - try_instances passes it so
             return await _connect(desk, exchange, session, endpoint)
 
         engine = await try_instances(desk, lease, attempt)
@@ -96,6 +99,15 @@ async def _connect(desk: Desk, exchange: Exchange, session: aiohttp.ClientSessio
         raise RefusedError(_no_websocket(error.status)) from error
     except (aiohttp.ClientError, OSError) as error:
         raise UnansweredError(type(error).__name__) from error
+
+
+async def _without_redirects(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Refuse to be sent elsewhere: the library would take the client's headers to whatever host the engine names."""
+    response = await send(request)
+    if 300 <= response.status < 400:
+        response.close()
+        raise aiohttp.WSServerHandshakeError(response.request_info, response.history, status=response.status)
+    return response
 
 
 def _no_websocket(status: int) -> Failure:
@@ -139,10 +151,13 @@ async def _join(desk: Desk, exchange: Exchange, client: web.WebSocketResponse, e
             exchange.verdict, exchange.reason = Outcome.UPSTREAM_FAILED, Rejection.UPSTREAM_TIMEOUT
             await client.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"longer than the model's request_timeout")
         raise
+    finally:
+        # whatever one of them raised, the other does not outlive it
+        await _stop(down, up)
 
 
 async def _stop(*pumps: asyncio.Task[_Ending]) -> None:
-    """Cancel both and wait: a socket can be closed only when nobody reads from it."""
+    """Cancel those that run and wait: a socket can be closed only when nobody reads from it."""
     for pump in pumps:
         pump.cancel()
     await asyncio.wait(pumps)

@@ -165,7 +165,11 @@ def test_no_disguise_opens_a_control_path(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1//models", "/v1/models/", "/V1/models", "/v1/models/..", "/v1/models/.", "/v1/models/a."]
+    "path",
+    [
+        *("/v1//models", "/v1/models/", "/V1/models", "/v1/models/..", "/v1/models/.", "/v1/models/a."),
+        *("/v1/models/.a", "/v1/models/a%20b", "/v1/models/a%2Fb", "/v1/models/a;b", "/v1/models/a\n"),
+    ],
 )
 def test_an_allowed_path_must_be_canonical_too(path: str) -> None:
     assert not allowed("command", "GET", path)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from swapd.core.ids import SECOND, Duration
 from swapd.core.reasons import Outcome, Rejection
@@ -227,6 +228,17 @@ async def test_a_bug_is_a_500_with_a_body_and_ends_the_lease() -> None:
         assert header(head, "x-swapd-reason") is None
         record = await node.settled(1)
         assert record.status == 500
+
+
+async def test_a_bug_is_logged_with_its_path_but_without_the_query() -> None:
+    async with running() as node, raw_client(node.port) as client:
+        node.endpoints[INSTANCE] = cast("Endpoint", object())
+        with capture_logs() as logged:
+            status, _, _ = await error_of(client, post_bytes("http://u:pw@n/v1/messages?api_key=secret", BODY))
+        assert status == 500
+        assert [entry["path"] for entry in logged if entry["event"] == "request_failed"] == ["/v1/messages"]
+        assert "secret" not in str([{**entry, "exc_info": None} for entry in logged])
+        await node.settled(1)
 
 
 async def test_errors_while_another_model_loads_have_bodies_too() -> None:

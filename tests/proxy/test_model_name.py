@@ -178,6 +178,9 @@ MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\nm01'
         (form(b"content-disposition:form-data;name=model\r\n\r\nm01"), "m01"),
         (form(b'X-Other: 1\r\nContent-Disposition: form-data; name="model"\r\n\r\n m01 '), "m01"),
         (form(b'Content-Disposition: form-data; name="model"; filename="x"\r\n\r\nm01'), None),
+        (form(MODEL.replace(b'"model"', b'"model"' + b";" * 31)), "m01"),
+        (form(MODEL.replace(b'"model"', b'"model"; Name=other')), "m01"),
+        (form(MODEL.replace(b'"model"', b'"other"; name=model')), None),
         (form(AUDIO), None),
     ],
 )
@@ -201,6 +204,9 @@ def test_the_model_is_found_in_a_form(body: bytes, model: str | None) -> None:
             "multipart/form-data; boundary=XX",
             form(b"Content-Disposition: form-data; name*=xx''%ff; name*0*=q\r\n\r\nm01"),
         ),
+        ("multipart/form-data; boundary=XX" + ";" * 32, form(MODEL)),
+        ("multipart/form-data; boundary=XX", form(MODEL.replace(b"; ", b";" * 33 + b" "))),
+        ("multipart/form-data; boundary=XX", form(MODEL.replace(b"; ", b'; x="' + b";" * 32 + b'"; '))),
     ],
     ids=[
         "no boundary",
@@ -212,6 +218,9 @@ def test_the_model_is_found_in_a_form(body: bytes, model: str | None) -> None:
         "no body",
         "too many parts",
         "malformed",
+        "too many parameters of the form",
+        "too many parameters of a part",
+        "too many semicolons in quotes",
     ],
 )
 def test_a_malformed_form_is_refused(content_type: str, body: bytes) -> None:

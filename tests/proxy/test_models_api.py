@@ -2,13 +2,11 @@
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 import swapd
 from swapd.core.reasons import State
-from swapd.proxy.engine_metrics import engine_metrics_handler
 from swapd.proxy.routes import EXACT, find
-from tests.proxy.harness import http_engine, running
+from tests.proxy.harness import running
 
 
 async def test_every_model_and_alias_is_listed_with_its_state() -> None:
@@ -73,48 +71,6 @@ async def test_tritons_questions_are_answered_without_loading() -> None:
         async with client.get(f"{node.url}/v2/models/meta%2Fllama/versions/1") as answer:
             assert (await answer.json())["name"] == "meta/llama"
         assert node.core.events == []
-
-
-async def test_an_engines_own_metrics_are_passed_through_while_it_is_resident() -> None:
-    async def engine(request: web.BaseRequest) -> web.StreamResponse:
-        assert request.raw_path == "/metrics"
-        return web.Response(body=b"llama:x 1\n", headers={"Content-Type": "text/plain; version=0.0.4"})
-
-    async with http_engine(engine) as port, running(engine_port=port) as node:
-        app = web.Application()
-        app.router.add_get("/metrics/models/{model:.+}", engine_metrics_handler(node.front._desk.services))
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/metrics/models"
-        async with aiohttp.ClientSession() as client:
-            async with client.get(f"{url}/tiny-one") as answer:
-                assert (answer.status, await answer.read()) == (200, b"llama:x 1\n")
-                assert answer.headers["content-type"] == "text/plain; version=0.0.4"
-            for name, code in (("m02", "not_resident"), ("meta/llama", "not_resident"), ("x", "model_not_found")):
-                async with client.get(f"{url}/{name}") as answer:
-                    assert answer.status == 404
-                    assert (await answer.json())["error"]["code"] == code
-            node.endpoints.clear()
-            async with client.get(f"{url}/m01") as answer:
-                assert answer.status == 404
-        await runner.cleanup()
-        assert node.core.events == []
-
-
-async def test_a_metrics_page_that_cannot_be_read_is_a_502() -> None:
-    async with running(engine_port=1) as node:
-        handler = engine_metrics_handler(node.front._desk.services)
-        app = web.Application()
-        app.router.add_get("/metrics/models/{model:.+}", handler)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/metrics/models/m01"
-        async with aiohttp.ClientSession() as client, client.get(url) as answer:
-            assert answer.status == 502
-            assert (await answer.json())["error"]["code"] == "upstream_failed"
-        await runner.cleanup()
 
 
 def test_every_route_of_the_table_is_found_by_its_path() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import NoReturn
 
 import aiohttp
 import pytest
@@ -11,6 +12,7 @@ from aiohttp import WSMsgType, web
 from swapd.core.ids import Bytes
 from swapd.core.reasons import Outcome
 from swapd.proxy.settings import ProxySettings
+from swapd.proxy.websocket import Client, Engine
 from tests.proxy.harness import Node, header, http_engine, raw_client, raw_engine, running, until
 
 Session = Callable[[web.WebSocketResponse, web.BaseRequest], Awaitable[None]]
@@ -201,6 +203,51 @@ async def test_an_engine_without_websockets_is_told_with_its_status() -> None:
         assert head.startswith(b"HTTP/1.1 404")
         assert header(head, "x-swapd-reason") == "invalid_request"
         await node.settled(1)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_an_engine_cannot_send_the_handshake_elsewhere(status: int) -> None:
+    elsewhere: list[str] = []
+
+    async def other(request: web.BaseRequest) -> web.StreamResponse:
+        elsewhere.append(request.raw_path)
+        return web.Response()
+
+    async with http_engine(other) as other_port:
+
+        async def engine(_request: web.BaseRequest) -> web.StreamResponse:
+            return web.Response(status=status, headers={"Location": f"http://127.0.0.1:{other_port}/stolen"})
+
+        async with http_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+            await client.send(HANDSHAKE)
+            assert (await client.read_head()).startswith(b"HTTP/1.1 502")
+            assert str(status).encode() in await client.read_until(b"}}")
+            await node.settled(1)
+    assert elsewhere == []
+
+
+@pytest.mark.parametrize("failing", [Client, Engine])
+async def test_a_bug_in_one_direction_ends_the_other(monkeypatch: pytest.MonkeyPatch, failing: type) -> None:
+    stopped: list[bool] = []
+
+    async def pump(source: Client | Engine, _sink: Client | Engine, _count: Callable[[int], None]) -> NoReturn:
+        if isinstance(source, failing):
+            raise ZeroDivisionError
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
+        raise AssertionError
+
+    monkeypatch.setattr("swapd.proxy.websocket._pump", pump)
+    async with engine_of(echo) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(HANDSHAKE)
+        await client.read_all()
+        await node.settled(1)
+        await until(lambda: len(node.tasks) == 0, "the end of both directions")
+        assert stopped == [True]
+        assert [type(error) for error in node.failures] == [ZeroDivisionError]
+        node.failures.clear()
 
 
 async def test_an_engine_that_drops_the_handshake_is_tried_again_and_then_refused() -> None:
