@@ -21,7 +21,7 @@ def serving_plan(
     """Describe a server that swapd itself starts on the loopback address; ``auto`` as in ``warmup_plan``."""
     options = given.options
     return EnginePlan(
-        launch=LaunchSpec(argv, env, options.cwd),
+        launch=LaunchSpec(argv, env, options.cwd, options.env),
         serves=True,
         host=LOOPBACK,
         port=given.port,
@@ -36,5 +36,5 @@ def stop_spec(given: Assignment, env: Mapping[str, str]) -> StopSpec:
     options = given.options
     hook = None
     if options.stop_command is not None:
-        hook = LaunchSpec(fill(options.stop_command, given), env, options.cwd)
+        hook = LaunchSpec(fill(options.stop_command, given), env, options.cwd, options.env)
     return StopSpec(options.stop_signal, options.stop_grace, hook)

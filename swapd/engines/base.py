@@ -81,6 +81,8 @@ class LaunchSpec:
     #: the complete environment
     env: Mapping[str, str]
     cwd: str | None
+    #: the part of it that the model's configuration names; never shown
+    own_env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

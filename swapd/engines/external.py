@@ -23,7 +23,7 @@ class External:
         command = fill((*options.command, *options.args), given)
         name = options.name
         return EnginePlan(
-            launch=LaunchSpec(command, env, options.cwd) if command else None,
+            launch=LaunchSpec(command, env, options.cwd, options.env) if command else None,
             serves=False,
             host=host,
             port=port,

@@ -80,7 +80,7 @@ class Instances:
             return None
         run = supervisor.run
         port = run.plan.port if run.plan is not None else run.port
-        return ProcessView(run.child.pid if run.child is not None else None, port, run.output.path, run.started)
+        return ProcessView(run.child.pid if run.child is not None else None, port, run.output.path)
 
     def log_tail(self, instance: InstanceId, lines: int) -> tuple[str, ...]:
         """Return the last lines that an instance has printed; none for an unknown one."""

@@ -25,6 +25,7 @@ class Child:
 
         With ``reap_at_exit`` its group is not looked after once it has ended.
         """
+        self._loop = asyncio.get_running_loop()
         self._popen = subprocess.Popen(  # noqa: S603 - an argument list from the operator's configuration; no shell
             spec.argv,
             env={**spec.env, **extra_env},
@@ -41,9 +42,22 @@ class Child:
         self.status: int | None = None
         self._reaped = False
         self._reap_at_exit = reap_at_exit
-        self._pidfd = os.pidfd_open(self.pid)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._pidfd, self._ended)
+        try:
+            self._pidfd = self._watched()
+        except BaseException:
+            # it would run on without an owner
+            os.killpg(self.pid, signal.SIGKILL)
+            self._popen.wait()
+            raise
+
+    def _watched(self) -> int:
+        pidfd = os.pidfd_open(self.pid)
+        try:
+            self._loop.add_reader(pidfd, self._ended)
+        except BaseException:
+            os.close(pidfd)
+            raise
+        return pidfd
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._pidfd)

@@ -5,6 +5,7 @@ has grown too large is copied to ``<model>.log.1`` and emptied in place; the wri
 written between the copy and the emptying is lost: a few lines, once per file, against a daemon that must relay all.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -13,10 +14,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
+import structlog
+
+_log = structlog.get_logger(__name__)
+
 _TAIL_BYTES = 65_536
 _LINE_CHARS = 2_000
+#: of a file's name without ending; file systems allow 255 with it
+_NAME_BYTES = 200
+_DIGEST_CHARS = 16
 #: terminal control sequences, and control characters but the tab
 _NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+class LogFileError(OSError):
+    """The log file cannot be written; ``filename`` names it."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror or str(error), str(path))
 
 
 class Output:
@@ -24,7 +39,7 @@ class Output:
 
     def __init__(self, log_dir: Path, model: str, *, limit: int) -> None:
         """``limit`` is the size in bytes beyond which the file is moved aside."""
-        self.path = log_dir / f"{quote(model, safe='')}.log"
+        self.path = log_dir / f"{_file_name(model)}.log"
         self._older = self.path.with_suffix(".log.1")
         self._limit = limit
         self._start = 0
@@ -32,21 +47,27 @@ class Output:
         self._rotated = False
 
     def begin(self) -> None:
-        """Begin a new run: what is in the file so far belongs to earlier ones. Raises ``OSError``."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Begin a new run: what is in the file so far belongs to earlier ones. Raises ``LogFileError``."""
         self._start = self._looked = 0
         self._rotated = False
-        with suppress(FileNotFoundError):
-            size = self.path.stat().st_size
-            if size > self._limit:
-                self.path.replace(self._older)
-            else:
-                self._start = self._looked = size
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                size = self.path.stat().st_size
+                if size > self._limit:
+                    self.path.replace(self._older)
+                else:
+                    self._start = self._looked = size
+        except OSError as error:
+            raise LogFileError(self.path, error) from error
 
     @contextmanager
     def writable(self) -> Iterator[int]:
-        """Open the file for a process that is started meanwhile; raises ``OSError``."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        """Open the file for a process that is started meanwhile; raises ``LogFileError``."""
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise LogFileError(self.path, error) from error
         try:
             yield descriptor
         finally:
@@ -54,14 +75,15 @@ class Output:
 
     def fresh(self) -> bytes:
         """Return what was written since the last call (at most the last 64 KiB of it), and keep the file bounded."""
+        fresh = b""
         with suppress(OSError):
             size = self.path.stat().st_size
-            fresh = _read(self.path, start=max(self._looked, size - _TAIL_BYTES)) if size > self._looked else b""
+            if size > self._looked:
+                fresh = _read(self.path, start=max(self._looked, size - _TAIL_BYTES))
             self._looked = size
             if size > self._limit:
                 self._move_aside()
-            return fresh
-        return b""
+        return fresh
 
     def tail(self, lines: int) -> tuple[str, ...]:
         """Return the last lines of this run, whatever bytes they are: readable, and each cut at 2000 characters."""
@@ -82,10 +104,27 @@ class Output:
         return last
 
     def _move_aside(self) -> None:
-        shutil.copyfile(self.path, self._older)
+        try:
+            shutil.copyfile(self.path, self._older)
+            copied = True
+        except OSError as error:
+            # most likely the disk is full: then the copy must not fill it further, nor the log itself
+            copied = False
+            _log.warning("log_not_kept", path=str(self.path), error=str(error))
+            with suppress(OSError):
+                self._older.unlink()
         os.truncate(self.path, 0)
         self._start = self._looked = 0
-        self._rotated = True
+        self._rotated = copied
+
+
+def _file_name(model: str) -> str:
+    name = quote(model, safe="")
+    if len(name) <= _NAME_BYTES:
+        return name
+    digest = hashlib.sha256(model.encode()).hexdigest()[:_DIGEST_CHARS]
+    # no quoted name holds "=", so a shortened one is never another model's whole name
+    return f"{name[: _NAME_BYTES - _DIGEST_CHARS - 1]}={digest}"
 
 
 def _read(path: Path, *, start: int) -> bytes:

@@ -6,6 +6,7 @@ subreaper, so they become its children. A process is remembered once seen, with 
 """
 
 import ctypes
+import errno
 import os
 import signal
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ from pathlib import Path
 
 MARK = "SWAPD_INSTANCE"
 _PR_SET_CHILD_SUBREAPER = 36
+#: what a failed look says of this process, and not of the one looked at
+_OWN_TROUBLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,15 @@ def become_subreaper() -> None:
 
 
 def table() -> dict[int, Process]:
-    """Return every process that can be seen, by id."""
+    """Return every process that can be seen, by id; raises ``OSError`` when out of descriptors."""
     found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names alone
     return {process.pid: process for process in found if process is not None}
 
 
 def read(pid: int) -> Process | None:
-    """Return one process, or ``None`` when it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    """Return one process, or ``None`` when it is gone; raises ``OSError`` when out of descriptors."""
+    text = _content(pid, "stat")
+    if text is None:
         return None
     # the second field is the name in brackets, and may itself hold brackets and blanks
     fields = text[text.rindex(b")") + 2 :].split()
@@ -69,11 +71,18 @@ def read(pid: int) -> Process | None:
 
 
 def carries_mark(pid: int, mark: str) -> bool:
-    """Whether the process was started with this mark; unreadable counts as no."""
+    """Whether the process was started with this mark; unreadable counts as no, but see ``read``."""
+    environ = _content(pid, "environ")
+    return environ is not None and f"{MARK}={mark}".encode() in environ.split(b"\0")
+
+
+def _content(pid: int, name: str) -> bytes | None:
     try:
-        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError as error:
+        if error.errno in _OWN_TROUBLE:
+            raise  # a process must not seem to be gone because we cannot look
+        return None
 
 
 class Family:
@@ -114,7 +123,10 @@ class Family:
 
 
 def send(processes: Iterable[Process], signum: int) -> None:
-    """Signal each process that still is the one meant; one that has ended or may not be touched is no error."""
+    """Signal each process that still is the one meant; one that has ended or may not be touched is no error.
+
+    Raises ``OSError`` when out of descriptors: some may not have got it.
+    """
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             descriptor = os.pidfd_open(process.pid)

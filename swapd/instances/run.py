@@ -13,7 +13,7 @@ from swapd.instances.launch import Child
 from swapd.instances.output import Output
 from swapd.instances.ports import Ports
 from swapd.instances.processes import MARK, Family, Process, read
-from swapd.instances.sentences import TAIL_LINES, with_log
+from swapd.instances.sentences import TAIL_LINES, secret_values, with_log
 from swapd.instances.settings import InstanceSettings
 
 
@@ -102,8 +102,9 @@ class Run:
 
     def described(self, sentence: str) -> str:
         """Add the last lines of the log to a sentence about a failure."""
-        launch = self.plan.launch if self.plan is not None else None
-        return with_log(sentence, self.output.tail(TAIL_LINES), launch.env if launch is not None else {})
+        specs = (self.plan.launch, self.plan.stop.command) if self.plan is not None else ()
+        hidden = secret_values(spec for spec in specs if spec is not None)
+        return with_log(sentence, self.output.tail(TAIL_LINES), hidden)
 
     def task(self, work: Coroutine[object, object, None], what: str) -> asyncio.Task[None]:
         """Start a task of this instance."""

@@ -1,19 +1,22 @@
 """Writes the one sentence that an operator and every waiting client get when an engine fails.
 
-It never holds the command's environment, and secrets that were given through it are blotted out of log lines.
+It never holds the command's environment, and secrets that were given through it or as arguments are blotted out of
+log lines.
 """
 
 import errno
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 
 from swapd.core.ids import SECOND, Duration
 from swapd.engines.base import LaunchSpec
+from swapd.instances.output import LogFileError
 
 TAIL_LINES = 5
 _TAIL_CHARS = 600
-_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile("KEY|TOKEN(?!I[SZ]ER)|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+#: a shorter value is a number or a word that log lines are full of
 _SECRET_CHARS = 6
 
 
@@ -47,6 +50,11 @@ def not_started(model: str, error: OSError, spec: LaunchSpec) -> tuple[str, bool
             return f"{model} could not be started: {program}: {error.strerror or error}", False
 
 
+def log_not_writable(model: str, error: LogFileError) -> str:
+    """Say that nothing was started because its output could not be kept."""
+    return f"{model} could not be started: its log file {error.filename} cannot be written: {error.strerror}"
+
+
 def foreign_server(model: str, port: int) -> str:
     """Say that somebody else answers on the port."""
     return (
@@ -55,15 +63,43 @@ def foreign_server(model: str, port: int) -> str:
     )
 
 
-def with_log(sentence: str, tail: Iterable[str], env: Mapping[str, str]) -> str:
-    """Add the last lines of the log, at most 600 characters of them."""
+def secret_values(specs: Iterable[LaunchSpec]) -> frozenset[str]:
+    """Return what no sentence may hold of what these processes were given.
+
+    These are the values of variables and arguments with a telling name, and of every variable that the model's
+    configuration names.
+    """
+    found: set[str] = set()
+    for spec in specs:
+        found.update(value for name, value in spec.env.items() if _SECRET_NAME.search(name))
+        found.update(spec.own_env.values())
+        found.update(_secret_arguments(spec.argv))
+    return frozenset(value for value in found if len(value) >= _SECRET_CHARS)
+
+
+def with_log(sentence: str, tail: Iterable[str], hidden: Iterable[str]) -> str:
+    """Add the last lines of the log without what is ``hidden``, at most 600 characters of them."""
     text = " | ".join(tail)
-    for name, value in env.items():
-        if len(value) >= _SECRET_CHARS and _SECRET_NAME.search(name):
-            text = text.replace(value, "***")
+    for value in sorted(hidden, key=len, reverse=True):  # one may be part of another
+        text = text.replace(value, "***")
     if not text:
         return f"{sentence}; its log is empty"
     return f"{sentence}; last lines of its log: {text[-_TAIL_CHARS:]}"
+
+
+def _secret_arguments(argv: Iterable[str]) -> Iterator[str]:
+    """Find values in ``--api-key X Y``, ``--api-key=X`` and ``HF_TOKEN=X`` (as ``env`` and ``docker -e`` take it)."""
+    awaited = False
+    for argument in argv:
+        option = argument.startswith("-")
+        if awaited and not option:
+            yield argument
+            continue
+        name, assigned, value = argument.partition("=")
+        telling = _SECRET_NAME.search(name) is not None
+        if assigned and telling:
+            yield value
+        awaited = option and telling and not assigned
 
 
 def _ending(status: int | None) -> str:

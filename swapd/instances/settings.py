@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from swapd.core.ids import SECOND, Bytes, Duration, Instant
+from swapd.core.ids import SECOND, Bytes, Duration
+from swapd.core.moves import HOOK_ALLOWANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +32,9 @@ class InstanceSettings:
     warmup_patience: Duration = Duration(10 * SECOND)
     #: how often dead descendants that nobody else reaps are reaped
     sweep_period: Duration = Duration(10 * SECOND)
-    #: a stop hook that runs longer is killed
-    hook_timeout: Duration = Duration(120 * SECOND)
+    #: a stop hook that runs longer is killed; the core must hear of the signal that follows before its own allowance
+    #: for both ends, or it would order the kill of a server that has just been asked to end
+    hook_timeout: Duration = Duration(HOOK_ALLOWANCE - 5 * SECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,4 +53,3 @@ class ProcessView:
     pid: int | None
     port: int
     log: Path
-    started: Instant

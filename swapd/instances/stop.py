@@ -21,7 +21,8 @@ from swapd.core.events import MemoryReleased, ProcessesGone, StopSignalled
 from swapd.core.ids import SECOND
 from swapd.engines.base import LaunchSpec
 from swapd.instances.http import accepts
-from swapd.instances.processes import reap, send
+from swapd.instances.launch import Child
+from swapd.instances.processes import Family, reap, send
 from swapd.instances.run import Phase, Run
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +42,8 @@ class Ending:
         self._task: asyncio.Task[None] | None = None
         self._killed = False
         self._hook_ran = False
+        #: what the leader has left behind got the stop signal
+        self._rest_signalled = False
         #: set with ProcessesGone
         self.gone = asyncio.Event()
         #: set with MemoryReleased
@@ -99,31 +102,42 @@ class Ending:
         run = self._run
         if run.child is not None:
             run.child.kill_group()
-            send(run.living(), signal.SIGKILL)
+            try:
+                send(run.living(), signal.SIGKILL)
+            except OSError as error:  # out of descriptors; _until_gone repeats it
+                _log.warning("not_all_killed", model=run.model, instance=run.instance, error=str(error))
 
     async def _until_gone(self) -> None:
         run = self._run
         if run.child is None or run.family is None:
             return
         await run.child.exited.wait()
-        signalled = False
         repetition = 0
         while True:
-            members = run.family.members()
-            reap(process for process in members if process.pid != run.child.pid)
-            living = [process for process in members if not process.zombie]
-            if not living:
-                run.child.reap()
-                return
-            if self._killed:
-                run.child.kill_group()
-                send(living, signal.SIGKILL)
-            elif not signalled and run.plan is not None:
-                signalled = True
-                send(living, run.plan.stop.signal)
-                send(living, signal.SIGCONT)
+            try:
+                if self._nobody_left(run.child, run.family):
+                    return
+            except OSError as error:  # out of descriptors: nothing is known, so nothing is over
+                _log.warning("not_looked_at", model=run.model, instance=run.instance, error=str(error))
             await asyncio.sleep(_PAUSE_S.delay(repetition))
             repetition += 1
+
+    def _nobody_left(self, child: Child, family: Family) -> bool:
+        """Look once, and signal those that the leader has left behind; raises ``OSError``."""
+        members = family.members()
+        reap(process for process in members if process.pid != child.pid)
+        living = [process for process in members if not process.zombie]
+        plan = self._run.plan
+        if not living:
+            child.reap()
+        elif self._killed:
+            child.kill_group()
+            send(living, signal.SIGKILL)
+        elif not self._rest_signalled and plan is not None:
+            send(living, plan.stop.signal)
+            send(living, signal.SIGCONT)
+            self._rest_signalled = True
+        return not living
 
     async def _until_silent(self) -> None:
         """Return when nothing of the server answers on its port any more."""

@@ -16,7 +16,7 @@ from swapd.core.ids import SECOND, InstanceId, ModelName
 from swapd.core.reasons import LoadFailure, Stage
 from swapd.engines.base import EngineError, EnginePlan
 from swapd.instances import sentences, watch
-from swapd.instances.output import Output
+from swapd.instances.output import LogFileError, Output
 from swapd.instances.owner import Owner, owner_of
 from swapd.instances.ports import NoPortError
 from swapd.instances.probe import wait_until_up
@@ -144,6 +144,8 @@ class Supervisor:
                 self._begin(self._notice_exit(), "exit of")
                 return
             status = await run.run_hook(spec)
+        except LogFileError as error:
+            raise LoadError(LoadFailure.SPAWN, sentences.log_not_writable(run.model, error)) from error
         except OSError as error:
             detail, permanent = sentences.not_started(run.model, error, spec)
             raise LoadError(LoadFailure.SPAWN, detail, permanent=permanent) from error
@@ -167,9 +169,12 @@ class Supervisor:
         run = self.run
         if not plan.owns_listener:
             return
-        owner = owner_of(plan.port, run.leading())
-        if owner is not Owner.OURS:
-            owner = owner_of(plan.port, run.living())  # one of its workers, then; this reads the process table
+        try:
+            owner = owner_of(plan.port, run.leading())
+            if owner is not Owner.OURS:
+                owner = owner_of(plan.port, run.living())  # one of its workers, then; this reads the process table
+        except OSError:  # out of descriptors
+            owner = Owner.UNKNOWN
         if owner is Owner.FOREIGN:
             detail = run.described(sentences.foreign_server(run.model, plan.port))
             raise LoadError(LoadFailure.FOREIGN_SERVER, detail)

@@ -192,3 +192,14 @@ def test_a_url_that_cannot_be_used_is_refused_with_an_example(url: str) -> None:
 def test_an_external_server_without_a_url_is_refused() -> None:
     with pytest.raises(EngineError, match="needs a url: where its external server listens"):
         described("external")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_variables_of_the_configuration_are_told_from_the_daemon_s(engine: str) -> None:
+    own = {"PLAIN": "swordfish"}
+    made = described(
+        engine, command=("serve",), weights="/m", url="http://127.0.0.1:1", stop_command=("stop",), env=own
+    )
+    assert made.stop.command is not None
+    assert launched(made).own_env == made.stop.command.own_env == own
+    assert {**launched(made).env, **own} == launched(made).env
