@@ -53,6 +53,8 @@ class Extras:
     not_ready: tuple[str, ...] = ()
     aliases: Mapping[ModelName, tuple[str, ...]] = field(default_factory=dict)
     processes: Mapping[InstanceId, ProcessInfo] = field(default_factory=dict)
+    #: file with the output of a model's engines, also of those that failed
+    logs: Mapping[ModelName, str] = field(default_factory=dict)
 
 
 def status_document(view: NodeView, extras: Extras) -> Json:
@@ -118,6 +120,7 @@ def _model(model: ModelView, at: Instant, extras: Extras) -> Json:
         "frequency": model.frequency,
         "caused_gpu_seconds": model.caused_gpu_seconds,
         "consecutive_failures": model.consecutive_failures,
+        "log": extras.logs.get(model.model),
         "cooling_down_s": _until(model.cooling_until, at),
         "last_error": model.last_error or None,
         "why": _story(model.story, at),

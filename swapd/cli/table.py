@@ -180,6 +180,8 @@ def _print_errors(console: Console, models: list[Json]) -> None:
         times = f"failed {model['consecutive_failures']}×" if model["consecutive_failures"] > 1 else "failed"
         line = f"\n{printable(model['name'])} {times}: {printable(model['last_error'])}"
         console.print(Text(line, "red"))
+        if model["log"]:
+            console.print(Text(f"its log: {printable(model['log'])}"))
 
 
 def _print_why(console: Console, document: Json) -> None:

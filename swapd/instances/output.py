@@ -39,7 +39,7 @@ class Output:
 
     def __init__(self, log_dir: Path, model: str, *, limit: int) -> None:
         """``limit`` is the size in bytes beyond which the file is moved aside."""
-        self.path = log_dir / f"{_file_name(model)}.log"
+        self.path = log_path(log_dir, model)
         self._older = self.path.with_suffix(".log.1")
         self._limit = limit
         self._start = 0
@@ -116,6 +116,11 @@ class Output:
         os.truncate(self.path, 0)
         self._start = self._looked = 0
         self._rotated = copied
+
+
+def log_path(log_dir: Path, model: str) -> Path:
+    """Return the file with the output of a model's engines."""
+    return log_dir / f"{_file_name(model)}.log"
 
 
 def _file_name(model: str) -> str:

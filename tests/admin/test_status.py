@@ -48,6 +48,7 @@ def test_an_absent_model_says_so_and_leaves_nothing_out() -> None:
         "frequency": 0.0,
         "caused_gpu_seconds": 0.0,
         "consecutive_failures": 0,
+        "log": None,
         "cooling_down_s": None,
         "last_error": None,
         "why": [],
@@ -77,6 +78,11 @@ def test_a_model_that_cools_down_is_failed_and_says_for_how_long_and_why() -> No
     shown = model(node_view(failed))
     assert (shown["state"], shown["cooling_down_s"]) == ("failed", 10)
     assert (shown["consecutive_failures"], shown["last_error"]) == (2, "exited with status 1")
+
+
+def test_the_log_of_a_model_is_named_also_when_nothing_of_it_runs() -> None:
+    shown = document(node_view(model_view("m01")), logs={ModelName("m01"): "/var/log/m01.log"})
+    assert shown["models"][0]["log"] == "/var/log/m01.log"
 
 
 def test_an_instance_names_its_process_and_stage() -> None:
