@@ -37,7 +37,8 @@ swapd serves 13 models on two devices that hold one model each. In another termi
 
   a streamed answer of SmolLM2 (135 million parameters), which takes the other device
     curl -sN {http}/v1/chat/completions -H 'content-type: application/json' \\
-      -d '{{"model": "smollm2", "messages": [{{"role": "user", "content": "Tell me about the sea."}}], "stream": true, "max_tokens": 64}}'
+      -d '{{"model": "smollm2", "messages": [{{"role": "user", "content": "Tell me about the sea."}}],
+           "stream": true, "max_tokens": 64}}'
 
   a third model: both devices are taken, an idle model is evicted and the answer comes all the same
     curl -s {http}/v1/chat/completions -H 'content-type: application/json' \\
