@@ -24,12 +24,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of a check; ``models`` and ``node`` are ``None`` when the file is refused."""
+    """The outcome of a check."""
 
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
-    models: Table | None
-    node: Table | None
+    #: what was understood; ``None``: the file is refused
+    settings: Settings | None
 
 
 def inspect(path: Path) -> Report:
@@ -37,8 +37,8 @@ def inspect(path: Path) -> Report:
     try:
         loaded = load(path)
     except ConfigError as error:
-        return Report(error.problems, (), None, None)
-    return Report((), loaded.warnings, model_table(loaded.settings), node_table(loaded.settings))
+        return Report(error.problems, (), None)
+    return Report((), loaded.warnings, loaded.settings)
 
 
 def model_table(settings: Settings) -> Table:

@@ -22,8 +22,6 @@ models:
     pin: true
 """
 
-pytestmark = pytest.mark.filterwarnings("default:Pydantic serializer warnings")
-
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
@@ -37,12 +35,13 @@ def test_a_good_file_shows_what_was_understood(good: Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     rows = [line.split() for line in done.stdout.splitlines()]
     assert f"{good} is valid".split() in rows
-    assert ["8", "virtual", "devices", "with", "80.0", "GiB", "each"] in rows
+    assert ["devices.virtual.count", "8"] in rows
+    assert ["devices.virtual.memory", "80GiB"] in rows
     (first,) = [row for row in rows if row[:1] == ["org/[bold]m01"]]
-    assert first[1:7] == ["command", "1", "1.0", "GiB", "tiny,", "small"]
+    assert first[1:8] == ["tiny,", "small", "command", "1", "×", "1", "GiB"]
     (second,) = [row for row in rows if row[:1] == ["m02"]]
-    assert second[1:7] == ["command", "2", "60.0", "GiB,", "shared", "–"]
-    assert "pinned" in second
+    assert second[1:8] == ["–", "command", "2", "×", "60", "GiB,", "shared"]
+    assert "yes" in second
 
 
 def test_a_warning_goes_to_standard_error_and_is_no_failure(good: Path) -> None:

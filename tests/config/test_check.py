@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from swapd.config.check import inspect
+from swapd.config.check import inspect, model_table, node_table
 
 MODEL = 'command: [./serve, "{port}"], memory: 1GiB'
 
 
-def test_a_refused_file_shows_its_problems_and_no_tables(write: Callable[[str], Path]) -> None:
+def test_a_refused_file_shows_its_problems_and_no_settings(write: Callable[[str], Path]) -> None:
     report = inspect(write("models: {a: {}}"))
-    assert (report.models, report.node, report.warnings) == (None, None, ())
+    assert (report.settings, report.warnings) == (None, ())
     assert [problem.line for problem in report.problems] == [2]
 
 
@@ -24,8 +24,9 @@ def test_a_usable_file_shows_what_was_understood_of_each_model(write: Callable[[
         """)
     )
     assert report.problems == ()
-    assert report.models is not None
-    assert [dict(zip(report.models.columns, row, strict=True)) for row in report.models.rows] == [
+    assert report.settings is not None
+    models = model_table(report.settings)
+    assert [dict(zip(models.columns, row, strict=True)) for row in models.rows] == [
         {
             "model": "a",
             "aliases": "x, y",
@@ -55,8 +56,8 @@ def test_a_usable_file_shows_what_was_understood_of_each_model(write: Callable[[
 
 def test_the_nodes_settings_are_shown_as_a_file_would_write_them(write: Callable[[str], Path]) -> None:
     report = inspect(write("scheduling: {protect_max_wait: never, min_residency: 1x}"))
-    assert report.node is not None
-    rows = {row[0]: row[1] for row in report.node.rows}
+    assert report.settings is not None
+    rows = {row[0]: row[1] for row in node_table(report.settings).rows}
     assert rows["scheduling.protect_max_wait"] == "never"
     assert rows["scheduling.min_residency"] == "1x"
     assert rows["scheduling.drain_timeout"] == "null"
