@@ -97,13 +97,13 @@ class Daemon:
         self._operators = Operators(post=self._post, next_request=self._next_request)
         self._hub = EventHub()
         executor = Executor(
-            topology,
             gate=self._front.gate,
             instances=self._instances,
             planner=self._directory,
             answered=self._operators.answered,
             noted=self._noted,
             started=history.instance_used,
+            read_memory=lambda: None,
         )
         self._pump = Pump(self._scheduler, now=_now, execute=executor, recorder=self._recorder, broken=self._law_broken)
         self._reloader = Reloader(

@@ -13,22 +13,27 @@ from swapd.core.commands import (
     Command,
     CoolingDown,
     Cut,
+    DriverChanged,
     Evicted,
     EvictionBlocked,
+    FootprintMeasured,
+    GpuChanged,
     Grant,
     Kill,
     LoadFinished,
     NodeLoadChanged,
     Note,
+    Placed,
+    ReadMemory,
     Reject,
+    ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
     Transitioned,
     VerdictChanged,
 )
-from swapd.core.ids import InstanceId, ModelName, gpu_indices
-from swapd.core.topology import NodeTopology
+from swapd.core.ids import InstanceId, ModelName
 from swapd.engines.base import EnginePlan
 
 
@@ -73,7 +78,6 @@ class Executor:
 
     def __init__(
         self,
-        topology: NodeTopology,
         *,
         gate: Gate,
         instances: Runner,
@@ -81,15 +85,16 @@ class Executor:
         answered: Callable[[Answer], None],
         noted: Callable[[Note], None],
         started: Callable[[InstanceId], None],
+        read_memory: Callable[[], None],
     ) -> None:
         """Wire the rooms; ``started`` is told of each new instance id before its engine starts."""
-        self._topology = topology
         self._gate = gate
         self._instances = instances
         self._planner = planner
         self._answered = answered
         self._noted = noted
         self._started = started
+        self._read_memory = read_memory
 
     def __call__(self, command: Command) -> None:
         """Carry out one command."""
@@ -109,6 +114,8 @@ class Executor:
                 self._instances.stop(command.instance)
             case Kill():
                 self._instances.kill(command.instance)
+            case ReadMemory():
+                self._read_memory()
             case Answer():
                 self._answered(command)
             case (
@@ -120,6 +127,11 @@ class Executor:
                 | NodeLoadChanged()
                 | CoolingDown()
                 | StaleFact()
+                | Placed()
+                | FootprintMeasured()
+                | GpuChanged()
+                | DriverChanged()
+                | ReleaseConfirmed()
             ):
                 self._noted(command)
             case _:
@@ -127,6 +139,7 @@ class Executor:
 
     def _start(self, order: Start) -> None:
         self._started(order.instance)
-        devices = tuple(self._topology.gpus[index].uuid for index in gpu_indices(order.gpus))
         name = order.spec.name
-        self._instances.start(order.instance, name, lambda port: self._planner.plan(name, port=port, devices=devices))
+        self._instances.start(
+            order.instance, name, lambda port: self._planner.plan(name, port=port, devices=order.devices)
+        )

@@ -10,13 +10,19 @@ from swapd.core.commands import (
     Command,
     CoolingDown,
     Cut,
+    DriverChanged,
     Evicted,
     EvictionBlocked,
+    FootprintMeasured,
+    GpuChanged,
     Grant,
     Kill,
     LoadFinished,
     NodeLoadChanged,
+    Placed,
+    ReadMemory,
     Reject,
+    ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
@@ -25,6 +31,7 @@ from swapd.core.commands import (
 )
 from swapd.core.ids import SECOND, Duration, gpu_indices
 from swapd.core.reasons import LoadResult, Verdict
+from swapd.core.topology import DriverState, GpuHealth
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
@@ -55,6 +62,10 @@ def narrate(command: Command) -> None:
             _narrate_node_load(command)
         case CoolingDown():
             _log.warning("cooling_down", model=command.model, failures=command.failures)
+        case ReadMemory():
+            _log.debug("reading_memory")
+        case Placed() | FootprintMeasured() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
+            _narrate_gpus(command)
         case StaleFact():
             _log.debug("stale_fact", fact=command.event)
         case _:
@@ -109,6 +120,40 @@ def _narrate_eviction(note: Evicted | EvictionBlocked) -> None:
         _log.info("evicted", model=note.model, instance=note.instance, cause=note.cause.value, successor=note.successor)
     else:
         _log.info("eviction_blocked", model=note.model, block=note.block.value, successor=note.successor)
+
+
+def _narrate_gpus(note: Placed | FootprintMeasured | GpuChanged | DriverChanged | ReleaseConfirmed) -> None:
+    match note:
+        case Placed():
+            gpus = list(gpu_indices(note.gpus))
+            _log.info("placed", model=note.model, instance=note.instance, gpus=gpus, quality=note.quality.value)
+        case FootprintMeasured():
+            write = _log.warning if note.differs else _log.info
+            write(
+                "footprint_measured",
+                model=note.model,
+                instance=note.instance,
+                declared_bytes=note.declared,
+                measured_bytes=note.measured,
+            )
+        case GpuChanged():
+            write = _log.info if note.after is GpuHealth.HEALTHY else _log.warning
+            write(
+                "gpu", gpu=note.gpu, uuid=note.uuid, before=note.before.value, after=note.after.value, detail=note.why
+            )
+        case DriverChanged():
+            write = _log.info if note.after is DriverState.UP else _log.warning
+            write("driver", before=note.before.value, after=note.after.value, detail=note.detail or None)
+        case ReleaseConfirmed():
+            _log.info(
+                "memory_released",
+                model=note.model,
+                instance=note.instance,
+                after_s=_s(note.after),
+                by=note.by.value,
+            )
+        case _:
+            assert_never(note)
 
 
 def _narrate_node_load(note: NodeLoadChanged) -> None:

@@ -30,6 +30,17 @@ class Mode(enum.StrEnum):
     MANUAL = "manual"
 
 
+class NvlinkUse(enum.StrEnum):
+    """What NVLink means to a model on more than one GPU."""
+
+    #: only a set with an NVLink ring through all of its GPUs will do
+    REQUIRED = "required"
+    #: the best set that can be had
+    PREFERRED = "preferred"
+    #: any set will do: the one whose loss hurts the others least
+    IGNORE = "ignore"
+
+
 class PolicyName(enum.StrEnum):
     """Which order victims are taken in."""
 
@@ -75,6 +86,11 @@ class ModelSpec:
     #: a stop command runs before the signal; no signal is sent while it runs
     has_stop_command: bool = False
     priority: Priority = Priority.NORMAL
+    nvlink: NvlinkUse = NvlinkUse.PREFERRED
+    #: only GPUs whose product name matches this pattern (``*``, ``?``, either case); empty: any
+    gpu_name: str = ""
+    #: only GPUs of at least this compute capability; ``None``: any
+    min_compute_capability: tuple[int, int] | None = None
     #: expected load time before any was measured
     load_estimate: Duration = Duration(40 * SECOND)
     #: changes whenever a running instance no longer matches the configuration (argv, env, weights, footprint …)
@@ -105,6 +121,8 @@ class SchedulingSettings:
     mode: Mode = Mode.AUTO
     #: ``None``: no limit
     max_pinned_gpus: int | None = None
+    #: no model on more than one GPU is placed where the NVLink fabric is not registered
+    require_fabric: bool = False
 
 
 @dataclass(frozen=True, slots=True)

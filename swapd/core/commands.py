@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swapd.core.catalog import ModelSpec, Source
-from swapd.core.ids import Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
+from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import (
     EvictionBlock,
     LoadFailure,
     LoadResult,
+    PlacementQuality,
     Rejection,
+    ReleaseEvidence,
     Stage,
     State,
     UnloadCause,
     Verdict,
 )
+from swapd.core.topology import DriverState, GpuHealth
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,11 @@ class Start:
     instance: InstanceId
     spec: ModelSpec
     gpus: GpuSet
+    #: uuids of the GPUs, in the order of the best ring of NVLinks through them
+    devices: tuple[str, ...] = ()
+    #: NUMA nodes near these GPUs, ascending, and the CPUs there; empty: not known
+    numa: tuple[int, ...] = ()
+    cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Run the stop hook, then send the stop signal. Answers: StopSignalled, then ProcessesGone and MemoryReleased."""
+    """Run the stop hook, then send the stop signal. Answers: StopSignalled, then ProcessesGone and EngineGone."""
 
     instance: InstanceId
     model: ModelName
@@ -95,10 +103,18 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Kill every process of the instance, at once and once. Answers: ProcessesGone and MemoryReleased."""
+    """Kill every process of the instance, at once and once. Answers: ProcessesGone and EngineGone."""
 
     instance: InstanceId
     model: ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMemory:
+    """Ask the driver now how much memory is free. Answer: one GpuMemoryRead, without readings if it cannot be asked.
+
+    At most one is unanswered at a time; the regular readings of the shell go on beside it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +228,79 @@ class StaleFact:
     event: str
 
 
-Order = Grant | Reject | Cut | Start | Check | Stop | Kill | Answer
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Note: GPUs were chosen for a model."""
+
+    instance: InstanceId
+    model: ModelName
+    gpus: GpuSet
+    quality: PlacementQuality
+
+
+@dataclass(frozen=True, slots=True)
+class FootprintMeasured:
+    """Note: what a model really takes was measured when it became ready; later plans reckon with it."""
+
+    instance: InstanceId
+    model: ModelName
+    #: revision of the model it was measured with
+    revision: str
+    #: bytes per GPU, as configured and as measured (the most of its GPUs)
+    declared: Bytes
+    measured: Bytes
+    #: they differ by more than a tenth: the configuration wants correcting
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChanged:
+    """Note: the health of a GPU is another one."""
+
+    gpu: int
+    uuid: str
+    before: GpuHealth
+    after: GpuHealth
+    #: one sentence
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriverChanged:
+    """Note: the driver can be asked, or can no longer."""
+
+    before: DriverState
+    after: DriverState
+    #: one sentence: what is wrong and what to do; empty: nothing
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseConfirmed:
+    """Note: the memory of a stopped instance is free."""
+
+    instance: InstanceId
+    model: ModelName
+    #: from the end of its processes until then
+    after: Duration
+    #: what told so: the driver's figure, the driver's process list, or the accounts alone
+    by: ReleaseEvidence
+
+
+Order = Grant | Reject | Cut | Start | Check | Stop | Kill | ReadMemory | Answer
 Note = (
-    Transitioned | LoadFinished | Evicted | EvictionBlocked | VerdictChanged | NodeLoadChanged | CoolingDown | StaleFact
+    Transitioned
+    | LoadFinished
+    | Evicted
+    | EvictionBlocked
+    | VerdictChanged
+    | NodeLoadChanged
+    | CoolingDown
+    | StaleFact
+    | Placed
+    | FootprintMeasured
+    | GpuChanged
+    | DriverChanged
+    | ReleaseConfirmed
 )
 Command = Order | Note

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from swapd.core.catalog import Catalog, Priority, Source
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import LoadFailure, Outcome, Stage
+from swapd.core.topology import NodeTopology
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +132,59 @@ class ProcessesGone:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryReleased:
-    """The instance's memory is confirmed free (virtual devices: together with ProcessesGone)."""
+class EngineGone:
+    """Nothing of the instance is left: no process, nothing that listens on its port.
+
+    Frees its memory where no driver tells otherwise (virtual devices, lost GPUs, memory that cannot be measured);
+    elsewhere the driver's word in a later ``GpuMemoryRead`` does.
+    """
 
     at: Instant
     instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """What the driver says of one GPU's memory; no fact of its own, part of ``GpuMemoryRead``."""
+
+    #: index of the GPU
+    gpu: int
+    #: usable memory, bytes: the driver's total less its own reserve
+    capacity_bytes: Bytes
+    free_bytes: Bytes
+    #: the instances with a process in the driver's list, and the bytes of these processes (``None``: not told);
+    #: ``None``: the list cannot be trusted (foreign process namespace, implausible entries, error)
+    processes: Mapping[InstanceId, Bytes | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemoryRead:
+    """The driver was asked how much memory is free; posted regularly, and once in answer to each ReadMemory."""
+
+    at: Instant
+    #: when the first call of this reading began: what happened later is not in it
+    taken: Instant
+    #: a GPU that is not in it could not be read; none: the driver could not be asked
+    readings: tuple[GpuMemory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyChanged:
+    """Devices, their health, their links or the state of the driver are other than before.
+
+    Every index means the GPU it meant before (see ``topology``); GPUs may be appended, none is removed.
+    """
+
+    at: Instant
+    topology: NodeTopology
+
+
+@dataclass(frozen=True, slots=True)
+class FootprintsKnown:
+    """Memory measured in earlier runs, bytes per GPU, by model; left out where the model's revision has changed."""
+
+    at: Instant
+    bytes_per_gpu: Mapping[ModelName, Bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +283,10 @@ Event = (
     | InstanceUnhealthy
     | StopSignalled
     | ProcessesGone
-    | MemoryReleased
+    | EngineGone
+    | GpuMemoryRead
+    | TopologyChanged
+    | FootprintsKnown
     | CatalogChanged
     | LoadTimesKnown
     | LoadOrdered

@@ -5,13 +5,13 @@ returns whether the node has to settle.
 """
 
 from swapd.core.events import (
+    EngineGone,
     InstanceExited,
     InstanceHealthy,
     InstanceReady,
     InstanceUnhealthy,
     LoadFailed,
     LoadProgressed,
-    MemoryReleased,
     ProcessesGone,
     StageEntered,
     StopSignalled,
@@ -139,7 +139,7 @@ def _enter_release(node: Node, successor: Instance) -> None:
         successor.timeline.append((Stage.RELEASE, node.at))
 
 
-def memory_released(node: Node, event: MemoryReleased) -> bool:
+def memory_released(node: Node, event: EngineGone) -> bool:
     """Let an instance go; late confirmations free leaked memory."""
     instance = _in(node, event.instance, "released its memory", State.UNLOADING, State.LEAKED)
     if instance is not None:

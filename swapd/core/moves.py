@@ -9,7 +9,7 @@ from typing import Final
 from swapd.core.commands import Answer, Evicted, Kill, Start, Stop, Transitioned
 from swapd.core.eviction import Plan
 from swapd.core.guards import protected_until
-from swapd.core.ids import SECOND, Duration, InstanceId, Instant
+from swapd.core.ids import SECOND, Duration, InstanceId, Instant, gpu_indices
 from swapd.core.lifecycle import Cause, after
 from swapd.core.node import Node
 from swapd.core.reasons import LoadResult, Stage, State, UnloadCause
@@ -114,7 +114,8 @@ def start(node: Node, instance: Instance) -> None:
     step(node, instance, Cause.ROOM_FREE, "its room is free")
     instance.started_at = instance.progress_at = node.at
     instance.timeline.append((Stage.SPAWN, node.at))
-    node.out.append(Start(instance.id, instance.spec, instance.gpus))
+    devices = tuple(node.topology.gpus[index].uuid for index in gpu_indices(instance.gpus))
+    node.out.append(Start(instance.id, instance.spec, instance.gpus, devices))
 
 
 def drain(node: Node, instance: Instance, cause: UnloadCause | None, why: str, limit: Duration | None) -> None:

@@ -121,6 +121,8 @@ class UnloadCause(enum.StrEnum):
     LOAD_ABORTED = "load_aborted"
     EXITED = "exited"
     UNRESPONSIVE = "unresponsive"
+    #: one of its GPUs has failed or was lost
+    GPU_FAILED = "gpu_failed"
     SHUTDOWN = "shutdown"
 
 
@@ -130,6 +132,32 @@ class EvictionBlock(enum.StrEnum):
     PROTECTED = "protected"
     PINNED = "pinned"
     IN_FLIGHT = "in_flight"
+
+
+class PlacementQuality(enum.StrEnum):
+    """How good a set of GPUs is, among all of its size on this node."""
+
+    #: one GPU: all are alike
+    SINGLE = "single"
+    #: in the top class of its size on this node
+    TOP = "top"
+    #: an NVLink ring passes through it, but there are better sets
+    LINKED = "linked"
+    #: no ring; inside one NUMA node
+    LOCAL = "local"
+    #: no ring; across NUMA nodes, or not known
+    SPREAD = "spread"
+
+
+class ReleaseEvidence(enum.StrEnum):
+    """What told that the memory of a stopped instance is free."""
+
+    #: the driver shows as much free memory as there should be
+    FREE = "free"
+    #: the driver listed its processes before and lists them no more
+    PROCESSES = "processes"
+    #: no driver tells (virtual devices, lost GPUs, memory that cannot be measured)
+    ACCOUNTS = "accounts"
 
 
 class Verdict(enum.StrEnum):

@@ -12,7 +12,10 @@ from swapd.core.commands import Command
 from swapd.core.eta import note_load_times
 from swapd.core.events import (
     CatalogChanged,
+    EngineGone,
     Event,
+    FootprintsKnown,
+    GpuMemoryRead,
     InstanceExited,
     InstanceHealthy,
     InstanceReady,
@@ -21,7 +24,6 @@ from swapd.core.events import (
     LoadOrdered,
     LoadProgressed,
     LoadTimesKnown,
-    MemoryReleased,
     NodeDrainOrdered,
     NodeUndrainOrdered,
     PinOrdered,
@@ -31,6 +33,7 @@ from swapd.core.events import (
     StageEntered,
     StopSignalled,
     Tick,
+    TopologyChanged,
     UnloadOrdered,
     UpstreamFailed,
 )
@@ -113,8 +116,10 @@ class Scheduler:
                 return facts.stop_signalled(node, event)
             case ProcessesGone():
                 return facts.processes_gone(node, event)
-            case MemoryReleased():
+            case EngineGone():
                 return facts.memory_released(node, event)
+            case GpuMemoryRead() | TopologyChanged() | FootprintsKnown():
+                return False
             case CatalogChanged():
                 reload.apply(node, event.catalog)
                 return True

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from swapd.core.ids import Bytes, InstanceId, Instant
+from swapd.core.ids import NO_GPUS, Bytes, InstanceId, Instant
 from swapd.core.node import GpuRecord, Node
 from swapd.core.node_drain import drained
 from swapd.core.reasons import Stage, State, WaitingFor
 from swapd.core.state import Instance, Model
-from swapd.core.view import GpuView, InstanceView, ModelView, NodeView, ReservationView
+from swapd.core.view import FreeView, GpuView, InstanceView, ModelView, NodeView, ReservationView
 
 
 def build(node: Node, at: Instant) -> NodeView:
@@ -21,6 +21,9 @@ def build(node: Node, at: Instant) -> NodeView:
         models=tuple(_model(node, model, instances, at) for _, model in sorted(node.models.items())),
         instances=tuple(instances.values()),
         gpus=tuple(_gpu(node, gpu) for gpu in node.gpus),
+        topology=node.topology,
+        free=FreeView(NO_GPUS, 0, NO_GPUS, NO_GPUS, (), ()),
+        host_booked_bytes=Bytes(0),
         reservation=_reservation(node),
         loads_running=node.loads_running,
         load_fraction=node.load.fraction(at),
@@ -58,6 +61,7 @@ def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView
         oldest_waiter=model.queue.oldest().arrived if model.queue else None,
         in_flight=0 if instance is None else instance.in_flight,
         load_estimate=model.lhat,
+        measured_bytes=None,
         frequency=faded,
         verdict=demand.shown(at),
         load_ratio=demand.load_ratio(at, model.lhat),
@@ -96,6 +100,9 @@ def _gpu(node: Node, gpu: GpuRecord) -> GpuView:
         index=gpu.index,
         uuid=node.topology.gpus[gpu.index].uuid,
         memory_bytes=gpu.memory_bytes,
+        health=node.topology.gpus[gpu.index].health,
+        free_bytes=None,
+        foreign_bytes=Bytes(0),
         reserved_bytes=Bytes(sum(instance.bytes_per_gpu for instance in residents)),
         quarantined_bytes=Bytes(leaked),
         models=tuple(instance.model.name for instance in residents),

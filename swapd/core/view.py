@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from swapd.core.catalog import Mode, Priority
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
 from swapd.core.reasons import Stage, State, Verdict, WaitingFor
+from swapd.core.topology import GpuHealth, NodeTopology
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class ModelView:
     in_flight: int
     #: expected load time (median of the last five, or the estimate)
     load_estimate: Duration
+    #: memory per GPU as measured when it was ready last, bytes; ``None``: never, the configured figure counts
+    measured_bytes: Bytes | None
     #: GDSF frequency, decayed to ``at``
     frequency: float
     verdict: Verdict
@@ -70,6 +73,11 @@ class GpuView:
     index: int
     uuid: str
     memory_bytes: Bytes
+    health: GpuHealth
+    #: free by the driver's last word; ``None``: not measured, or not known now
+    free_bytes: Bytes | None
+    #: taken by others than our instances, as far as can be told; no eviction frees it
+    foreign_bytes: Bytes
     #: promised to instances, leaked ones included
     reserved_bytes: Bytes
     #: held by instances that did not confirm their release
@@ -89,6 +97,22 @@ class ReservationView:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeView:
+    """What the node could still take without evicting anybody."""
+
+    #: placeable GPUs with no instance on them and no foreign memory of weight
+    gpus: GpuSet
+    #: most GPUs through which an NVLink ring passes, all free (1: only single GPUs, 0: none), and one such set
+    largest_nvlink_block: int
+    largest_nvlink_set: GpuSet
+    #: most free GPUs that are pairwise linked
+    largest_clique: GpuSet
+    #: NVLink domains (GPUs joined by links, two or more) all free or all taken, and those partly taken
+    whole_domains: tuple[GpuSet, ...]
+    fragmented_domains: tuple[GpuSet, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """The whole node."""
 
@@ -102,6 +126,10 @@ class NodeView:
     #: by id; every instance that is not gone, leaked ones included
     instances: tuple[InstanceView, ...]
     gpus: tuple[GpuView, ...]
+    topology: NodeTopology
+    free: FreeView
+    #: host memory booked by instances, bytes
+    host_booked_bytes: Bytes
     reservation: ReservationView | None
     loads_running: int
     #: GPU-weighted share of the node's time spent loading, 0–1

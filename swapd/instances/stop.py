@@ -17,7 +17,7 @@ from collections.abc import Callable
 import structlog
 
 from swapd.aio.backoff import Backoff
-from swapd.core.events import MemoryReleased, ProcessesGone, StopSignalled
+from swapd.core.events import EngineGone, ProcessesGone, StopSignalled
 from swapd.core.ids import SECOND
 from swapd.engines.base import LaunchSpec
 from swapd.instances.http import accepts
@@ -46,7 +46,7 @@ class Ending:
         self._rest_signalled = False
         #: set with ProcessesGone
         self.gone = asyncio.Event()
-        #: set with MemoryReleased
+        #: set with EngineGone
         self.finished = asyncio.Event()
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class Ending:
         run.room.ports.give_back(run.port)
         self._on_finished()
         self.finished.set()
-        run.room.post(MemoryReleased(run.room.now(), run.instance))
+        run.room.post(EngineGone(run.room.now(), run.instance))
 
     def _signal(self) -> None:
         run = self._run

@@ -11,11 +11,16 @@ from typing import Final, assert_never
 
 from swapd.core.commands import (
     CoolingDown,
+    DriverChanged,
     Evicted,
     EvictionBlocked,
+    FootprintMeasured,
+    GpuChanged,
     LoadFinished,
     NodeLoadChanged,
     Note,
+    Placed,
+    ReleaseConfirmed,
     StaleFact,
     Transitioned,
     VerdictChanged,
@@ -115,6 +120,8 @@ class Metrics:
             case EvictionBlocked(block=block):
                 self._slots.counter("swapd_eviction_blocked_total").add((block.value,))
             case Transitioned() | VerdictChanged() | NodeLoadChanged() | CoolingDown() | StaleFact():
+                pass
+            case Placed() | FootprintMeasured() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
                 pass  # read from the snapshot
             case _:
                 assert_never(note)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from swapd.core.catalog import Catalog, Mode, ModelSpec, PolicyName
 from swapd.core.events import (
     CatalogChanged,
+    EngineGone,
     Event,
     InstanceExited,
     InstanceHealthy,
     InstanceReady,
     LoadOrdered,
-    MemoryReleased,
     NodeDrainOrdered,
     NodeUndrainOrdered,
     PinOrdered,
@@ -106,7 +106,7 @@ def _order(at: Instant, request: RequestId, model: ModelName, chance: random.Ran
 def _stale(at: Instant, chance: random.Random) -> Event:
     """Make a fact about an instance from before this run."""
     instance = InstanceId(-chance.randint(1, 99))
-    kind = chance.choice((InstanceReady, InstanceHealthy, ProcessesGone, MemoryReleased, None))
+    kind = chance.choice((InstanceReady, InstanceHealthy, ProcessesGone, EngineGone, None))
     return InstanceExited(at, instance, None) if kind is None else kind(at, instance)
 
 

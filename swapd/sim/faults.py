@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from swapd.core.commands import Check, Grant, Kill, Start, Stop
 from swapd.core.events import (
+    EngineGone,
     Event,
     InstanceExited,
     InstanceReady,
     InstanceUnhealthy,
     LoadFailed,
     LoadProgressed,
-    MemoryReleased,
     RequestEnded,
     StageEntered,
     StopSignalled,
@@ -220,9 +220,9 @@ def _bend(fault: Fault, instance: InstanceId, facts: tuple[Event, ...], later: I
         case Fault.READY_CROSSES_STOP:
             return (InstanceReady(facts[0].at, instance), *facts)
         case Fault.HOLDS_MEMORY:
-            return _without(facts, MemoryReleased)
+            return _without(facts, EngineGone)
         case Fault.RELEASES_LATE:
-            return (*_without(facts, MemoryReleased), MemoryReleased(Instant(last + _LATE), instance))
+            return (*_without(facts, EngineGone), EngineGone(Instant(last + _LATE), instance))
         case _:
             assert fault in {Fault.HOOK_HANGS, Fault.SURVIVES_KILL}, f"{fault} cuts an answer short"
             return ()

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from swapd.core.commands import Answer, Check, Command, Cut, Grant, Kill, Note, Reject, Start, Stop
+from swapd.core.commands import Answer, Check, Command, Cut, Grant, Kill, Note, ReadMemory, Reject, Start, Stop
 from swapd.core.events import (
+    EngineGone,
     Event,
     InstanceExited,
     InstanceReady,
     InstanceUnhealthy,
     LoadFailed,
     LoadProgressed,
-    MemoryReleased,
     ProcessesGone,
     RequestArrived,
     RequestEnded,
@@ -37,7 +37,7 @@ Observer = Callable[[Event, tuple[Command, ...]], None]
 MAX_TICKS_AT_ONCE = 100
 
 _LOADING_FACTS = (StageEntered, LoadProgressed, InstanceReady, LoadFailed, InstanceExited, InstanceUnhealthy)
-_STOPPING_FACTS = (StopSignalled, ProcessesGone, MemoryReleased)
+_STOPPING_FACTS = (StopSignalled, ProcessesGone, EngineGone)
 
 
 class Core(Protocol):
@@ -107,7 +107,7 @@ class VirtualNode:
         """
         for instance in sorted(self.stopping & self.alive.keys()):
             self._drop_facts(instance, _STOPPING_FACTS)
-            self._await(instance, (ProcessesGone(self.now, instance), MemoryReleased(self.now, instance)))
+            self._await(instance, (ProcessesGone(self.now, instance), EngineGone(self.now, instance)))
         for identity, request in self.open.items():
             if request.instance is not None and all(entry.event.at < self.now for entry in request.facts):
                 self._end(identity, Outcome.SERVED)
@@ -170,7 +170,7 @@ class VirtualNode:
             case InstanceExited():
                 self.stopping.add(event.instance)
                 self._drop_facts(event.instance, _LOADING_FACTS)
-            case MemoryReleased():
+            case EngineGone():
                 self.alive.pop(event.instance, None)
                 self._by_instance.pop(event.instance, None)
             case _:
@@ -208,6 +208,8 @@ class VirtualNode:
                 self.stopping.add(command.instance)
                 self._drop_facts(command.instance, _LOADING_FACTS + _STOPPING_FACTS)
                 self._await(command.instance, self.world.kill(command, self.now))
+            case ReadMemory():
+                pass
             case Answer():
                 pass
             case _:

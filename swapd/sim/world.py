@@ -10,11 +10,11 @@ from typing import Protocol
 
 from swapd.core.commands import Check, Grant, Kill, Start, Stop
 from swapd.core.events import (
+    EngineGone,
     Event,
     InstanceHealthy,
     InstanceReady,
     LoadProgressed,
-    MemoryReleased,
     ProcessesGone,
     RequestEnded,
     StageEntered,
@@ -103,14 +103,14 @@ class HealthyWorld:
         return (
             StopSignalled(now, order.instance),
             ProcessesGone(gone_at, order.instance),
-            MemoryReleased(Instant(gone_at + self.timings.release), order.instance),
+            EngineGone(Instant(gone_at + self.timings.release), order.instance),
         )
 
     def kill(self, order: Kill, now: Instant) -> tuple[Event, ...]:
         """End the processes at once and release the memory a little later."""
         return (
             ProcessesGone(now, order.instance),
-            MemoryReleased(Instant(now + self.timings.release), order.instance),
+            EngineGone(Instant(now + self.timings.release), order.instance),
         )
 
     def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:

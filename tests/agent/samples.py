@@ -11,6 +11,7 @@ from swapd.core.catalog import Catalog, Footprint, ModelSpec
 from swapd.core.commands import Command
 from swapd.core.events import Event
 from swapd.core.ids import Bytes, ModelName
+from swapd.core.topology import DriverState, Gpu, NodeTopology
 
 EVENTS: tuple[type[Any], ...] = typing.get_args(Event)
 COMMANDS: tuple[type[Any], ...] = typing.get_args(Command)
@@ -36,6 +37,8 @@ def _value(hint: Any) -> Any:
         return _SPEC
     if hint is Catalog:
         return Catalog(models={_SPEC.name: _SPEC})
+    if hint is NodeTopology:
+        return NodeTopology((Gpu(0, "GPU-0", Bytes(1)),), driver=DriverState.UP)
     if issubclass(hint, enum.Enum):
         return next(iter(hint))
     return {int: 1, str: "m01", float: 0.5, bool: True}[hint]

@@ -1,15 +1,14 @@
 """Every command reaches exactly one room, and is told in one log line."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import structlog
 
 from swapd.agent.execute import Executor
-from swapd.core.commands import Answer, Check, Cut, Grant, Kill, Reject, StaleFact, Start, Stop
-from swapd.core.ids import Bytes
-from swapd.core.topology import Gpu, NodeTopology
+from swapd.core.commands import Answer, Check, Cut, Grant, Kill, ReadMemory, Reject, StaleFact, Start, Stop
 from tests.agent.samples import COMMANDS, sample
 
 
@@ -32,15 +31,14 @@ class Rooms:
 
 
 def _executor(rooms: Rooms) -> Executor:
-    topology = NodeTopology(tuple(Gpu(index, f"virtual-{index}", Bytes(1)) for index in range(2)))
     return Executor(
-        topology,
         gate=rooms,
         instances=rooms,
         planner=rooms,  # type: ignore[arg-type] - the plan itself is of no interest here
         answered=rooms.answered,
         noted=rooms.noted,
         started=rooms.started,
+        read_memory=rooms.read_memory,
     )
 
 
@@ -52,6 +50,7 @@ ROOMS = {
     Check: ["check"],
     Stop: ["stop"],
     Kill: ["kill"],
+    ReadMemory: ["read_memory"],
     Answer: ["answered"],
 }
 
@@ -67,8 +66,8 @@ def test_every_command_goes_to_its_room_and_is_told_in_at_most_one_log_line(kind
 
 def test_an_engine_is_planned_with_the_identities_of_exactly_its_gpus() -> None:
     rooms = Rooms()
-    _executor(rooms)(sample(Start))
-    assert rooms.planned == ("m01", 20_001, ("virtual-0",))
+    _executor(rooms)(replace(sample(Start), devices=("GPU-1", "GPU-0")))
+    assert rooms.planned == ("m01", 20_001, ("GPU-1", "GPU-0"))
 
 
 def test_a_stale_fact_is_told_by_its_event() -> None:

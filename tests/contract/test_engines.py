@@ -16,7 +16,7 @@ import aiohttp
 import psutil
 import pytest
 
-from swapd.core.events import InstanceExited, InstanceReady, LoadFailed, MemoryReleased, StopSignalled
+from swapd.core.events import EngineGone, InstanceExited, InstanceReady, LoadFailed, StopSignalled
 from swapd.core.ids import InstanceId, ModelName
 from swapd.core.reasons import LoadFailure
 from swapd.engines.base import Warmup
@@ -179,7 +179,7 @@ async def test_vllm_lets_a_running_request_finish_within_its_shutdown_timeout(tm
                 await asyncio.sleep(0.01)
         server.room.stop(1)
         assert (await running)["choices"][0]["finish_reason"] == "stop"
-        await server.room.fact(1, MemoryReleased)
+        await server.room.fact(1, EngineGone)
 
 
 async def test_a_signal_that_vllm_loses_while_it_loads_is_made_good_by_the_kill(tmp_path: Path, weights: Path) -> None:
@@ -192,7 +192,7 @@ async def test_a_signal_that_vllm_loses_while_it_loads_is_made_good_by_the_kill(
         await asyncio.sleep(0.2)
         assert room.processes() != []
         room.kill(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         assert room.processes() == []
 
 
@@ -213,7 +213,7 @@ async def test_the_children_of_a_killed_vllm_hold_the_memory_until_they_are_gone
         server.room.stop(1)
         await server.room.fact(1, StopSignalled)
         server.room.kill(1)
-        await server.room.fact(1, MemoryReleased)
+        await server.room.fact(1, EngineGone)
         assert holders() == []
 
 

@@ -250,7 +250,7 @@ class World:
     def _go(self, instance: InstanceId, moment: float, engine: Engine) -> None:
         self.plan(moment, lambda: ev.ProcessesGone(self.now, instance))
         if engine.release is not None:
-            self.plan(moment + engine.release, lambda: ev.MemoryReleased(self.now, instance))
+            self.plan(moment + engine.release, lambda: ev.EngineGone(self.now, instance))
 
     # looking
 

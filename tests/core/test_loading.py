@@ -226,7 +226,7 @@ def test_stale_facts_about_instances_are_counted_and_change_nothing() -> None:
         ev.LoadFailed(world.now, ready, LoadFailure.EXITED, ""),
         ev.StopSignalled(world.now, ready),
         ev.ProcessesGone(world.now, ready),
-        ev.MemoryReleased(world.now, ready),
+        ev.EngineGone(world.now, ready),
         ev.InstanceExited(world.now, gone, None),
         ev.InstanceHealthy(world.now, gone),
         ev.InstanceUnhealthy(world.now, gone),

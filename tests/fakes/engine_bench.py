@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from swapd.aio.clock import monotonic_now
 from swapd.aio.supervise import Tasks
-from swapd.core.events import Event, InstanceReady, MemoryReleased
+from swapd.core.events import EngineGone, Event, InstanceReady
 from swapd.core.ids import MILLISECOND, Duration, InstanceId, Instant, ModelName, seconds
 from swapd.engines.base import EngineOptions, EnginePlan
 from swapd.engines.registry import plan
@@ -115,7 +115,7 @@ class Bench:
     async def stopped(self, instance: int) -> None:
         """Stop an instance and wait until nothing is left of it."""
         self.stop(instance)
-        await self.fact(instance, MemoryReleased)
+        await self.fact(instance, EngineGone)
 
     def seen(self, instance: int, kind: type[E]) -> list[E]:
         """Return the facts of one kind about an instance, so far."""

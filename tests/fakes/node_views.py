@@ -5,7 +5,8 @@ from typing import Any
 from swapd.core.catalog import Mode, Priority
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
 from swapd.core.reasons import State, Verdict
-from swapd.core.view import GpuView, InstanceView, ModelView, NodeView
+from swapd.core.topology import Gpu, GpuHealth, NodeTopology
+from swapd.core.view import FreeView, GpuView, InstanceView, ModelView, NodeView
 
 GIB = 1 << 30
 
@@ -41,6 +42,7 @@ def model_view(name: str, **changes: Any) -> ModelView:
         "oldest_waiter": None,
         "in_flight": 0,
         "load_estimate": Duration(2 * SECOND),
+        "measured_bytes": None,
         "frequency": 0.0,
         "verdict": Verdict.UNKNOWN,
         "load_ratio": 0.0,
@@ -61,6 +63,9 @@ def gpu_view(index: int = 0, **changes: Any) -> GpuView:
         "index": index,
         "uuid": f"virtual-{index}",
         "memory_bytes": Bytes(2 * GIB),
+        "health": GpuHealth.HEALTHY,
+        "free_bytes": None,
+        "foreign_bytes": Bytes(0),
         "reserved_bytes": Bytes(0),
         "quarantined_bytes": Bytes(0),
         "models": (),
@@ -78,6 +83,9 @@ def node_view(*models: ModelView, **changes: Any) -> NodeView:
         "models": models,
         "instances": tuple(model.instance for model in models if model.instance is not None),
         "gpus": (gpu_view(0), gpu_view(1)),
+        "topology": NodeTopology((Gpu(0, "virtual-0", Bytes(2 * GIB)), Gpu(1, "virtual-1", Bytes(2 * GIB)))),
+        "free": FreeView(GpuSet(0b11), 1, GpuSet(0b1), GpuSet(0b1), (), ()),
+        "host_booked_bytes": Bytes(0),
         "reservation": None,
         "loads_running": 0,
         "load_fraction": 0.0,

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import uvloop
 
-from swapd.core.events import InstanceReady, MemoryReleased
+from swapd.core.events import EngineGone, InstanceReady
 from tests.fakes.engine_bench import Bench, bench, until
 
 AT_ONCE = 10
@@ -23,7 +23,7 @@ async def cycle(room: Bench, instance: int) -> None:
     if instance % 3:
         await room.fact(instance, InstanceReady)
     (room.kill if instance % 2 else room.stop)(instance)
-    await room.fact(instance, MemoryReleased)
+    await room.fact(instance, EngineGone)
 
 
 async def many_cycles(tmp_path: Path, cycles: int) -> None:

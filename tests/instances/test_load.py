@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from swapd.core.events import (
+    EngineGone,
     Event,
     InstanceReady,
     LoadFailed,
     LoadProgressed,
-    MemoryReleased,
     ProcessesGone,
     StageEntered,
 )
@@ -47,7 +47,7 @@ async def test_an_exit_during_the_load_fails_it_with_status_and_last_log_lines(t
         assert not failed.permanent
         room.stop(1)
         await room.fact(1, ProcessesGone)
-        assert room.names(1)[2:] == ["LoadFailed", "StopSignalled", "ProcessesGone", "MemoryReleased"]
+        assert room.names(1)[2:] == ["LoadFailed", "StopSignalled", "ProcessesGone", "EngineGone"]
 
 
 async def answering(port: int) -> None:
@@ -72,7 +72,7 @@ async def test_a_server_that_never_turns_healthy_is_probed_until_it_is_stopped(
         await answering(room.port(1))
         await probes.more(5)
         await room.stopped(1)
-        assert room.names(1) == ["StageEntered"] * 2 + ["StopSignalled", "ProcessesGone", "MemoryReleased"]
+        assert room.names(1) == ["StageEntered"] * 2 + ["StopSignalled", "ProcessesGone", "EngineGone"]
 
 
 async def test_health_that_is_green_before_inference_works_is_not_ready(
@@ -210,7 +210,7 @@ async def test_a_foreign_server_on_the_port_is_not_taken_for_the_engine(tmp_path
             failed = await room.fact(2, LoadFailed)
             assert failed.failure is LoadFailure.FOREIGN_SERVER
             room.kill(2)
-            await room.fact(2, MemoryReleased)
+            await room.fact(2, EngineGone)
 
 
 async def test_a_start_script_that_backgrounds_the_server_fails_clearly_and_leaves_no_orphan(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_a_stop_during_the_load_ends_it_without_a_failure(tmp_path: Path) 
     async with bench(tmp_path) as room:
         room.start(1, "--load-s", "100")
         await room.stopped(1)
-        assert room.names(1) == ["StopSignalled", "ProcessesGone", "MemoryReleased"]
+        assert room.names(1) == ["StopSignalled", "ProcessesGone", "EngineGone"]
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -242,5 +242,5 @@ async def test_the_stop_may_be_ordered_while_a_fact_is_being_told(tmp_path: Path
 
         room.on_fact = stop
         room.start(1)
-        await room.fact(1, MemoryReleased)
-        assert room.names(1) == ["StageEntered"] * stage + ["StopSignalled", "ProcessesGone", "MemoryReleased"]
+        await room.fact(1, EngineGone)
+        assert room.names(1) == ["StageEntered"] * stage + ["StopSignalled", "ProcessesGone", "EngineGone"]

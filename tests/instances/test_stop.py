@@ -10,18 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swapd.core.events import InstanceExited, MemoryReleased, ProcessesGone, StageEntered, StopSignalled
+from swapd.core.events import EngineGone, InstanceExited, ProcessesGone, StageEntered, StopSignalled
 from swapd.core.ids import InstanceId
 from tests.fakes.engine_bench import SCRIPTED, bench, until
 
-STOPPED = ["StopSignalled", "ProcessesGone", "MemoryReleased"]
+STOPPED = ["StopSignalled", "ProcessesGone", "EngineGone"]
 
 
 async def test_an_idle_engine_stops_by_the_signal_alone(tmp_path: Path) -> None:
     async with bench(tmp_path) as room:
         await room.ready(1)
         room.stop(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         assert room.names(1)[-3:] == STOPPED
         assert room.instances.describe(InstanceId(1)) is None
 
@@ -35,7 +35,7 @@ async def test_an_engine_that_ignores_the_signal_lives_until_the_kill(tmp_path: 
         await asyncio.sleep(0.3)
         assert psutil.pid_exists(pid)
         room.kill(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         assert room.names(1)[-3:] == STOPPED
         assert not psutil.pid_exists(pid)
         await room.ready(2)
@@ -55,10 +55,10 @@ async def test_a_frozen_engine_is_thawed_by_the_stop_and_killed_by_the_kill(tmp_
     async with bench(tmp_path) as room:
         os.kill(await room.ready(1), signal.SIGSTOP)
         room.stop(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         os.kill(await room.ready(2), signal.SIGSTOP)
         room.kill(2)
-        await room.fact(2, MemoryReleased)
+        await room.fact(2, EngineGone)
 
 
 @pytest.mark.parametrize("order", ["stop", "kill"])
@@ -67,7 +67,7 @@ async def test_a_twice_forked_grandchild_in_its_own_session_does_not_survive(tmp
         await room.ready(1, "--stray")
         assert len(room.processes()) == 2
         getattr(room, order)(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         assert room.processes() == []
 
 
@@ -77,7 +77,7 @@ async def test_a_shell_that_waits_for_its_server_and_the_server_are_both_gone_af
         await room.ready(1, command=("sh", "-c", script))
         assert len(room.processes()) == 2
         room.stop(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         assert room.processes() == []
 
 
@@ -89,7 +89,7 @@ async def test_workers_that_ignore_the_signal_are_killed_with_the_group(tmp_path
         await until(lambda: len(room.processes()) == 1)
         assert room.seen(1, ProcessesGone) == []
         room.kill(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
 
 
 async def test_a_worker_left_by_a_stop_during_warm_up_is_killed_too(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_a_worker_left_by_a_stop_during_warm_up_is_killed_too(tmp_path: Pa
         room.stop(1)
         await room.fact(1, StopSignalled)
         room.kill(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         assert room.processes() == []
 
 
@@ -117,7 +117,7 @@ async def test_a_leader_that_dies_while_its_children_live_is_an_exit_and_the_chi
         room.stop(1)
         await room.fact(1, StopSignalled)
         room.kill(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
 
 
 async def test_an_engine_that_dies_just_before_its_stop_is_cleaned_up_once(tmp_path: Path) -> None:
@@ -127,10 +127,10 @@ async def test_an_engine_that_dies_just_before_its_stop_is_cleaned_up_once(tmp_p
         room.stop(1)
         room.stop(1)
         room.kill(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         room.kill(1)
         names = room.names(1)
-        assert (names.count("ProcessesGone"), names.count("MemoryReleased"), names.count("InstanceExited")) == (1, 1, 0)
+        assert (names.count("ProcessesGone"), names.count("EngineGone"), names.count("InstanceExited")) == (1, 1, 0)
 
 
 async def test_no_signal_goes_out_while_the_stop_hook_runs(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_no_signal_goes_out_while_the_stop_hook_runs(tmp_path: Path) -> No
         assert room.names(1)[-1] == "InstanceReady"
         assert psutil.Process(pid).is_running()
         go.touch()
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         assert room.names(1)[-3:] == STOPPED
 
 
@@ -154,8 +154,8 @@ async def test_the_kill_does_not_wait_for_the_stop_hook(tmp_path: Path) -> None:
         room.stop(1)
         await until(lambda: pid_file.exists() and pid_file.read_text())
         room.kill(1)
-        await room.fact(1, MemoryReleased)
-        assert room.names(1)[-3:] == ["InstanceReady", "ProcessesGone", "MemoryReleased"]
+        await room.fact(1, EngineGone)
+        assert room.names(1)[-3:] == ["InstanceReady", "ProcessesGone", "EngineGone"]
         await until(lambda: not psutil.pid_exists(int(pid_file.read_text())))
 
 
@@ -168,9 +168,9 @@ async def test_the_stop_hook_runs_on_every_way_out(tmp_path: Path) -> None:
         await room.ready(3, stop_command=hook)
         ports = [room.port(instance) for instance in (1, 2, 3)]
         room.stop(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         room.kill(2)
-        await room.fact(2, MemoryReleased)
+        await room.fact(2, EngineGone)
     assert [int(line) for line in ran.read_text().split()] == ports
 
 
@@ -180,7 +180,7 @@ async def test_a_stop_hook_that_hangs_or_is_missing_does_not_stop_the_stop(tmp_p
         await room.ready(2, stop_command=("/nowhere/hook",))
         for instance in (1, 2):
             room.stop(instance)
-            await room.fact(instance, MemoryReleased)
+            await room.fact(instance, EngineGone)
 
 
 async def test_a_server_that_outlives_its_command_line_tool_is_noticed_and_its_memory_not_released(
@@ -203,10 +203,10 @@ async def test_a_server_that_outlives_its_command_line_tool_is_noticed_and_its_m
         room.stop(1)
         await room.fact(1, ProcessesGone)
         await until(lambda: hooked.exists() and hooked.read_text().count("x") == 2)
-        assert room.seen(1, MemoryReleased) == []
+        assert room.seen(1, EngineGone) == []
         server.close()
         await server.wait_closed()
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
 
 
 async def test_closing_in_order_gives_the_grace_and_then_kills(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ async def test_closing_in_order_gives_the_grace_and_then_kills(tmp_path: Path) -
         await room.ready(2, "--ignore-term", "--stray", "--worker", stop_grace=200_000_000)
         room.start(3, "--health", "503", stop_grace=200_000_000)
         await room.fact(3, StageEntered, nth=2)
-    assert room.names(1)[-1] == room.names(2)[-1] == room.names(3)[-1] == "MemoryReleased"
+    assert room.names(1)[-1] == room.names(2)[-1] == room.names(3)[-1] == "EngineGone"
 
 
 async def test_a_forced_close_overtakes_one_in_order(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_a_forced_close_overtakes_one_in_order(tmp_path: Path) -> None:
         await room.fact(1, StopSignalled)
         await room.instances.aclose(force=True)
         await patient
-        assert room.seen(1, MemoryReleased) != []
+        assert room.seen(1, EngineGone) != []
 
 
 async def test_detached_engines_live_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from swapd.core.events import LoadFailed, MemoryReleased, ProcessesGone, StopSignalled
+from swapd.core.events import EngineGone, LoadFailed, ProcessesGone, StopSignalled
 from swapd.core.ids import SECOND, InstanceId
 from swapd.core.moves import HOOK_ALLOWANCE
 from swapd.core.reasons import LoadFailure
@@ -67,7 +67,7 @@ async def test_without_descriptors_a_stop_goes_on_until_it_can_see_that_nobody_i
             assert room.seen(1, ProcessesGone) == []
         if not killed:
             room.kill(1)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
         assert room.processes() == []
 
 
@@ -94,7 +94,7 @@ async def test_strays_that_could_not_be_signalled_get_the_stop_signal_later(
         await looks.more(3)
         assert room.seen(1, ProcessesGone) == []
         full = False
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
 
 
 @pytest.mark.parametrize("broken", ["pidfd_open", "add_reader"])

@@ -11,13 +11,13 @@ import psutil
 import pytest
 
 from swapd.core.events import (
+    EngineGone,
     Event,
     InstanceExited,
     InstanceHealthy,
     InstanceReady,
     InstanceUnhealthy,
     LoadFailed,
-    MemoryReleased,
     ProcessesGone,
 )
 from swapd.core.ids import InstanceId
@@ -122,7 +122,7 @@ async def test_the_kill_ordered_while_the_exit_is_being_told_ends_it(tmp_path: P
         room.on_fact = kill
         pid = await room.ready(1, "--worker")
         os.kill(pid, signal.SIGKILL)
-        await room.fact(1, MemoryReleased)
+        await room.fact(1, EngineGone)
 
 
 async def test_orders_about_nobody_are_ignored(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ async def test_an_external_server_is_started_and_stopped_by_hooks_and_never_sign
         await room.fact(1, InstanceHealthy)
         await room.stopped(1)
         await until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
-        assert room.names(1)[-3:] == ["StopSignalled", "ProcessesGone", "MemoryReleased"]
+        assert room.names(1)[-3:] == ["StopSignalled", "ProcessesGone", "EngineGone"]
 
 
 async def test_an_external_server_without_hooks_runs_on_and_keeps_its_memory(
@@ -169,10 +169,10 @@ async def test_an_external_server_without_hooks_runs_on_and_keeps_its_memory(
             room.stop(1)
             await room.fact(1, ProcessesGone)
             await looks.more(2)
-            assert room.seen(1, MemoryReleased) == []
+            assert room.seen(1, EngineGone) == []
             assert server.poll() is None
             server.kill()
-            await room.fact(1, MemoryReleased)
+            await room.fact(1, EngineGone)
 
 
 async def test_a_start_hook_that_fails_fails_the_load(tmp_path: Path) -> None:

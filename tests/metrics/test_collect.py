@@ -170,7 +170,7 @@ async def test_a_lost_server_is_a_restart_and_a_chosen_victim_an_eviction(bench:
         VerdictChanged(M01, Verdict.OK, Verdict.THRASHING, None, 0.6, 0.5),
         NodeLoadChanged(Verdict.OK, Verdict.MARGINAL, 0.2, "the node spends 20% of its time loading"),
         CoolingDown(M01, 1, Instant(0)),
-        StaleFact("MemoryReleased"),
+        StaleFact("EngineGone"),
     ],
     ids=lambda note: type(note).__name__,
 )

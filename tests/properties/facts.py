@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from swapd.core.events import (
+    EngineGone,
     Event,
     InstanceExited,
     InstanceHealthy,
@@ -10,7 +11,6 @@ from swapd.core.events import (
     InstanceUnhealthy,
     LoadFailed,
     LoadProgressed,
-    MemoryReleased,
     ProcessesGone,
     StageEntered,
     StopSignalled,
@@ -51,8 +51,8 @@ def _loading(instance: InstanceId, now: Instant) -> Iterator[Event]:
 
 def _stopping(instance: Instance, now: Instant) -> Iterator[Event]:
     if instance.gone:
-        yield MemoryReleased(now, instance.id)
-        yield MemoryReleased(now, instance.id)
+        yield EngineGone(now, instance.id)
+        yield EngineGone(now, instance.id)
     yield ProcessesGone(now, instance.id)
     if not instance.killed and not instance.gone:
         yield StopSignalled(now, instance.id)
@@ -71,7 +71,7 @@ def old_facts(instance: InstanceId, now: Instant) -> tuple[Event, ...]:
         InstanceUnhealthy(now, instance),
         StopSignalled(now, instance),
         ProcessesGone(now, instance),
-        MemoryReleased(now, instance),
+        EngineGone(now, instance),
     )
 
 
@@ -81,7 +81,7 @@ def truth(instance: Instance, now: Instant) -> Event | None:
         return None
     if instance.stop is not None or instance.killed:
         if instance.gone:
-            return MemoryReleased(now, instance.id)
+            return EngineGone(now, instance.id)
         if instance.killed or instance.signalled is not None:
             return ProcessesGone(now, instance.id)
         return StopSignalled(now, instance.id)

@@ -4,6 +4,7 @@ from typing import assert_never
 
 from swapd.core.events import (
     CatalogChanged,
+    EngineGone,
     Event,
     InstanceExited,
     InstanceHealthy,
@@ -13,7 +14,6 @@ from swapd.core.events import (
     LoadOrdered,
     LoadProgressed,
     LoadTimesKnown,
-    MemoryReleased,
     NodeDrainOrdered,
     NodeUndrainOrdered,
     PinOrdered,
@@ -54,7 +54,7 @@ def hear(books: Books, event: Event) -> None:
         case ProcessesGone():
             if event.instance in books.instances:
                 books.instances[event.instance].gone = True
-        case MemoryReleased():
+        case EngineGone():
             if event.instance in books.instances:
                 books.instances[event.instance].holds_memory = False
         case CatalogChanged():

@@ -13,13 +13,19 @@ from swapd.core.commands import (
     Command,
     CoolingDown,
     Cut,
+    DriverChanged,
     Evicted,
     EvictionBlocked,
+    FootprintMeasured,
+    GpuChanged,
     Grant,
     Kill,
     LoadFinished,
     NodeLoadChanged,
+    Placed,
+    ReadMemory,
     Reject,
+    ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
@@ -101,6 +107,8 @@ class Oracle:
             case Evicted():
                 self._evicted(command)
             case LoadFinished() | EvictionBlocked() | VerdictChanged() | NodeLoadChanged() | StaleFact():
+                pass
+            case Placed() | FootprintMeasured() | GpuChanged() | DriverChanged() | ReleaseConfirmed() | ReadMemory():
                 pass
             case _:
                 assert_never(command)

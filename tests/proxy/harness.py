@@ -15,7 +15,8 @@ from swapd.core.commands import Cut, Grant, Reject
 from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import Outcome, Rejection, Stage, State, Verdict, WaitingFor
-from swapd.core.view import InstanceView, ModelView, NodeView
+from swapd.core.topology import NodeTopology
+from swapd.core.view import FreeView, InstanceView, ModelView, NodeView
 from swapd.proxy.app import FrontDoor
 from swapd.proxy.gate import Gate
 from swapd.proxy.record import RequestRecord
@@ -155,6 +156,7 @@ def model_view(name: str, state: State | None) -> ModelView:
         oldest_waiter=None,
         in_flight=0,
         load_estimate=Duration(0),
+        measured_bytes=None,
         frequency=0.0,
         verdict=Verdict.UNKNOWN,
         load_ratio=0.0,
@@ -263,6 +265,9 @@ def node_view(states: dict[str, State | None]) -> NodeView:
         models=models,
         instances=(),
         gpus=(),
+        topology=NodeTopology(()),
+        free=FreeView(GpuSet(0), 0, GpuSet(0), GpuSet(0), (), ()),
+        host_booked_bytes=Bytes(0),
         reservation=None,
         loads_running=0,
         load_fraction=0.0,

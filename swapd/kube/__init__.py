@@ -1,0 +1,1 @@
+"""Tells the cluster what this node has and holds."""
