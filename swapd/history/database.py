@@ -8,15 +8,17 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from swapd.core.catalog import Source
-from swapd.core.ids import Duration, ModelName
+from swapd.core.ids import Bytes, Duration, ModelName
 from swapd.core.reasons import Stage
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 KEPT_LOADS: Final = 50
 """Rows kept per model and source."""
+KEPT_FOOTPRINTS: Final = 20
+"""Rows kept per model."""
 RECENT_LOADS: Final = 5
 """Load times handed out per model and source: what the median is made of."""
 BUSY_TIMEOUT_S: Final = 1.0
@@ -24,7 +26,18 @@ BUSY_TIMEOUT_S: Final = 1.0
 
 LoadTimes = dict[tuple[ModelName, Source], tuple[Duration, ...]]
 
-_SCHEMA = """
+
+class Measured(NamedTuple):
+    """What a model was found to take."""
+
+    #: of the model's configuration it was measured with
+    revision: str
+    #: bytes per GPU, as configured and as measured
+    declared: Bytes
+    measured: Bytes
+
+
+_LOADS = """
 CREATE TABLE load (
     id INTEGER PRIMARY KEY,        -- ascending in time
     model TEXT NOT NULL,
@@ -36,6 +49,19 @@ CREATE TABLE load (
 CREATE INDEX load_by_model ON load (model, source, id);
 CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
+_FOOTPRINTS = """
+CREATE TABLE footprint (
+    id INTEGER PRIMARY KEY,          -- ascending in time
+    model TEXT NOT NULL,
+    revision TEXT NOT NULL,          -- of the model's configuration
+    declared_bytes INTEGER NOT NULL, -- per GPU, as configured
+    measured_bytes INTEGER NOT NULL, -- per GPU, as the driver told
+    measured_at_s INTEGER NOT NULL   -- unix time
+);
+CREATE INDEX footprint_by_model ON footprint (model, id);
+"""
+_STEPS: Final = (_LOADS, _FOOTPRINTS)
+"""Step n takes a file of version n to version n + 1; a new file takes all of them."""
 
 
 class NewerSchemaError(Exception):
@@ -108,17 +134,57 @@ class Database:
                 (model, source.value, model, source.value, KEPT_LOADS),
             )
 
+    def footprints(self) -> dict[ModelName, Measured]:
+        """Return what each model was last found to take."""
+        rows = self._connection.execute(
+            "SELECT model, revision, declared_bytes, measured_bytes FROM footprint"
+            " WHERE id IN (SELECT max(id) FROM footprint GROUP BY model)"
+        )
+        return {
+            ModelName(model): Measured(revision, Bytes(declared), Bytes(measured))
+            for model, revision, declared, measured in rows
+        }
+
+    def record_footprint(self, model: ModelName, measured: Measured, *, measured_at_s: int) -> None:
+        """Add one measurement and forget the oldest of this model."""
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(
+                "INSERT INTO footprint (model, revision, declared_bytes, measured_bytes, measured_at_s)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (model, *measured, measured_at_s),
+            )
+            self._connection.execute(
+                "DELETE FROM footprint WHERE model = ? AND id NOT IN"
+                " (SELECT id FROM footprint WHERE model = ? ORDER BY id DESC LIMIT ?)",
+                (model, model, KEPT_FOOTPRINTS),
+            )
+
     def next_instance(self) -> int | None:
         """Return the lowest instance id that no run has reserved; ``None`` in a new file."""
-        row = self._connection.execute("SELECT value FROM counter WHERE name = 'next_instance'").fetchone()
-        return None if row is None else int(row[0])
+        return self._counter("next_instance")
 
     def reserve_instances(self, below: int) -> None:
         """Mark every instance id below ``below`` as given out; never takes an earlier mark back."""
+        self._raise_counter("next_instance", below)
+
+    def most_gpus(self) -> int:
+        """Return the most GPUs that were ever seen on this node; 0: none so far."""
+        return self._counter("most_gpus") or 0
+
+    def gpus_seen(self, count: int) -> None:
+        """Note a number of GPUs; a smaller one changes nothing."""
+        self._raise_counter("most_gpus", count)
+
+    def _counter(self, name: str) -> int | None:
+        row = self._connection.execute("SELECT value FROM counter WHERE name = ?", (name,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _raise_counter(self, name: str, value: int) -> None:
         self._connection.execute(
-            "INSERT INTO counter (name, value) VALUES ('next_instance', ?)"
+            "INSERT INTO counter (name, value) VALUES (?, ?)"
             " ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
-            (below,),
+            (name, value),
         )
 
     def close(self) -> None:
@@ -132,8 +198,9 @@ def _prepare(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise NewerSchemaError(f"its format is version {version}, this swapd knows {SCHEMA_VERSION}")
-    if version == 0:
-        connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    if version < SCHEMA_VERSION:
+        steps = "".join(_STEPS[version:])
+        connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     # The file is small, and a broken page found now is better than one found in the middle of a write.
     (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":

@@ -1,4 +1,4 @@
-"""Keeps load times and the instance counter across restarts, and never stands in the daemon's way.
+"""Keeps load times, measured footprints and counters across restarts, and never stands in the daemon's way.
 
 Rules:
 * The file is touched on one own thread only, each call under a deadline. Nothing here blocks the event loop.
@@ -12,19 +12,21 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from swapd.aio.one_thread import OneThread, ThreadBusyError
 from swapd.aio.supervise import Tasks
 from swapd.core.catalog import Source
-from swapd.core.ids import Duration, InstanceId, ModelName
+from swapd.core.ids import Bytes, Duration, InstanceId, ModelName
 from swapd.core.reasons import Stage
 from swapd.history.database import (
     RECENT_LOADS,
     DamagedError,
     Database,
     LoadTimes,
+    Measured,
     NewerSchemaError,
     connect,
     describe,
@@ -38,6 +40,16 @@ _CALL_S: Final = 5.0
 """Deadline of one call; twice the lock's timeout and then some."""
 _MAX_QUEUED: Final = 256
 _TROUBLES = (sqlite3.Error, OSError, NewerSchemaError, DamagedError, TimeoutError, ThreadBusyError)
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """What was found in the file."""
+
+    first_instance: int
+    load_times: LoadTimes = field(default_factory=dict)
+    footprints: dict[ModelName, Measured] = field(default_factory=dict)
+    most_gpus: int = 0
 
 
 class History:
@@ -60,33 +72,42 @@ class History:
         self._tasks = Tasks()
         self._database: Database | None = None  # belongs to the thread
         self._trouble = ""
-        self._times: LoadTimes = {}
-        self._first_instance = InstanceId(1)
+        self._known = _Remembered(1)
         self._reserved_below = 1
 
     async def start(self) -> None:
         """Open the file and read it; returns within seconds whatever its state."""
         try:
-            aside, times, first = await self._thread.call(self._open_and_read, timeout=_CALL_S)
+            aside, self._known = await self._thread.call(self._open_and_read, timeout=_CALL_S)
         except _TROUBLES as error:
             self._failed(error)
-            times, first = {}, self._wall_instance()
+            self._known = _Remembered(self._wall_instance())
         else:
             if aside is not None:
                 self._report(
                     f"the history file {self._path} was damaged; it is now {aside.name}, and a new one is begun"
                 )
-        self._times = times
-        self._first_instance = InstanceId(first)
-        self._reserved_below = first + INSTANCE_BLOCK
+        self._reserved_below = self._known.first_instance + INSTANCE_BLOCK
 
     def load_times(self) -> Mapping[tuple[ModelName, Source], tuple[Duration, ...]]:
         """Return the last five load times per model and source, oldest first."""
-        return dict(self._times)
+        return dict(self._known.load_times)
 
     def first_instance(self) -> InstanceId:
         """Return the lowest instance id that this run may use."""
-        return self._first_instance
+        return InstanceId(self._known.first_instance)
+
+    def footprints(self, revisions: Mapping[ModelName, str]) -> Mapping[ModelName, Bytes]:
+        """Return what each model was last found to take, bytes per GPU, if it was found with this revision."""
+        return {
+            model: known.measured
+            for model, known in self._known.footprints.items()
+            if revisions.get(model) == known.revision
+        }
+
+    def most_gpus(self) -> int:
+        """Return the most GPUs that were ever seen on this node; 0: none so far."""
+        return self._known.most_gpus
 
     def instance_used(self, instance: InstanceId) -> None:
         """Note that an id was given out; the next block is reserved when half of this one is used."""
@@ -100,7 +121,8 @@ class History:
     ) -> None:
         """Keep one finished load; written behind the caller's back."""
         key = (model, source)
-        self._times[key] = (*self._times.get(key, ()), load_time)[-RECENT_LOADS:]
+        times = self._known.load_times
+        times[key] = (*times.get(key, ()), load_time)[-RECENT_LOADS:]
         ended_at_s = int(self._wall())
         kept = dict(stages)
         self._write(
@@ -109,6 +131,20 @@ class History:
             ),
             name="record a load",
         )
+
+    def record_footprint(self, model: ModelName, measured: Measured) -> None:
+        """Keep what a model was found to take; written behind the caller's back."""
+        self._known.footprints[model] = measured
+        at_s = int(self._wall())
+        self._write(
+            lambda database: database.record_footprint(model, measured, measured_at_s=at_s), name="record a footprint"
+        )
+
+    def gpus_seen(self, count: int) -> None:
+        """Remember a number of GPUs if it is the most ever seen."""
+        if count > self._known.most_gpus:
+            self._known.most_gpus = count
+            self._write(lambda database: database.gpus_seen(count), name="record the number of GPUs")
 
     async def aclose(self) -> None:
         """Write what is queued, within seconds, and close the file."""
@@ -141,7 +177,9 @@ class History:
         what = "it answers too slowly" if slow else describe(error)
         if what != self._trouble:
             self._trouble = what
-            self._report(f"the history file {self._path} is not written: {what}; load times are kept in memory only")
+            self._report(
+                f"the history file {self._path} is not written: {what}; what is measured is kept in memory only"
+            )
 
     def _wall_instance(self) -> int:
         return int(self._wall()) * INSTANCE_BLOCK
@@ -153,23 +191,22 @@ class History:
             self._database = Database.open(self._path, opened=self._opened)
         return self._database
 
-    def _open_and_read(self) -> tuple[Path | None, LoadTimes, int]:
+    def _open_and_read(self) -> tuple[Path | None, _Remembered]:
         """Open, read and reserve the first block; a damaged file is moved aside and the whole tried once more."""
         try:
-            return None, *self._read(fallback=1)
+            return None, self._read(fallback=1)
         except (sqlite3.Error, DamagedError) as error:
             if not is_damaged(error):
                 raise
         self._close()
         aside = move_aside(self._path, int(self._wall()))
-        return aside, *self._read(fallback=self._wall_instance())
+        return aside, self._read(fallback=self._wall_instance())
 
-    def _read(self, fallback: int) -> tuple[LoadTimes, int]:
+    def _read(self, fallback: int) -> _Remembered:
         database = self._open()
-        times = database.load_times()
         first = database.next_instance() or fallback
         database.reserve_instances(first + INSTANCE_BLOCK)
-        return times, first
+        return _Remembered(first, database.load_times(), database.footprints(), database.most_gpus())
 
     def _close(self) -> None:
         if self._database is not None:

@@ -2,18 +2,20 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from swapd.core.catalog import Source
-from swapd.core.ids import Duration, ModelName
+from swapd.core.ids import Bytes, Duration, ModelName
 from swapd.core.reasons import Stage
 from swapd.history.database import (
     KEPT_LOADS,
     SCHEMA_VERSION,
     DamagedError,
     Database,
+    Measured,
     NewerSchemaError,
     connect,
     describe,
@@ -21,6 +23,18 @@ from swapd.history.database import (
 )
 
 M01, M02 = ModelName("m01"), ModelName("m02")
+
+FIRST_VERSION = """
+CREATE TABLE load (
+    id INTEGER PRIMARY KEY, model TEXT NOT NULL, source TEXT NOT NULL, load_time_ns INTEGER NOT NULL,
+    ended_at_s INTEGER NOT NULL, stages TEXT NOT NULL
+);
+CREATE INDEX load_by_model ON load (model, source, id);
+CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO load (model, source, load_time_ns, ended_at_s, stages) VALUES ('m01', 'cache', 4, 1, '{}');
+INSERT INTO counter VALUES ('next_instance', 77);
+PRAGMA user_version = 1;
+"""
 
 
 @pytest.fixture
@@ -82,6 +96,43 @@ def test_the_instance_mark_never_goes_back(database: Database) -> None:
     database.reserve_instances(1001)
     database.reserve_instances(500)
     assert database.next_instance() == 1001
+
+
+def test_what_a_model_was_last_found_to_take_comes_back(database: Database) -> None:
+    for measured in (5, 7):
+        database.record_footprint(M01, Measured("r1", Bytes(10), Bytes(measured)), measured_at_s=1)
+    database.record_footprint(ModelName("m02"), Measured("r2", Bytes(3), Bytes(3)), measured_at_s=1)
+    assert database.footprints() == {
+        M01: Measured("r1", Bytes(10), Bytes(7)),
+        "m02": Measured("r2", Bytes(3), Bytes(3)),
+    }
+
+
+def test_twenty_footprints_are_kept_per_model(database: Database, path: Path) -> None:
+    for measured in range(25):
+        database.record_footprint(M01, Measured("r1", Bytes(10), Bytes(measured)), measured_at_s=measured)
+    with closing(sqlite3.connect(path)) as other:
+        kept = [measured for (measured,) in other.execute("SELECT measured_bytes FROM footprint ORDER BY id")]
+    assert kept == list(range(5, 25))
+
+
+def test_the_most_gpus_ever_seen_never_become_fewer(database: Database) -> None:
+    assert database.most_gpus() == 0
+    for count in (7, 8, 6):
+        database.gpus_seen(count)
+    assert database.most_gpus() == 8
+
+
+def test_a_file_of_the_first_version_keeps_its_load_times(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(FIRST_VERSION)
+    opened = Database.open(path)
+    assert opened.load_times() == {(M01, Source.CACHE): (4,)}
+    assert opened.next_instance() == 77
+    opened.record_footprint(M01, Measured("r1", Bytes(10), Bytes(7)), measured_at_s=1)
+    assert list(opened.footprints()) == [M01]
+    opened.close()
 
 
 def test_everything_is_there_after_reopening(database: Database, path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from swapd.core.catalog import Source
-from swapd.core.ids import SECOND, Duration, InstanceId, ModelName
+from swapd.core.ids import SECOND, Bytes, Duration, InstanceId, ModelName
 from swapd.core.reasons import Stage
-from swapd.history.database import connect
+from swapd.history.database import Measured, connect
 from swapd.history.store import INSTANCE_BLOCK, History
 
 M01 = ModelName("m01")
@@ -70,6 +70,26 @@ def damage(path: Path) -> None:
 def record(history: History, *times: int) -> None:
     for time in times:
         history.record_load(M01, Source.CACHE, Duration(time), {Stage.LOAD: Duration(time)})
+
+
+async def test_footprints_survive_a_restart_for_the_revision_they_were_measured_with(
+    path: Path, reports: Reports
+) -> None:
+    async with history_at(path, reports) as first:
+        first.record_footprint(M01, Measured("r1", Bytes(10), Bytes(14)))
+        assert first.footprints({M01: "r1"}) == {M01: 14}
+    async with history_at(path, reports) as second:
+        assert second.footprints({M01: "r1"}) == {M01: 14}
+        assert second.footprints({M01: "r2"}) == {}
+    assert reports == []
+
+
+async def test_the_most_gpus_ever_seen_survive_a_restart(path: Path, reports: Reports) -> None:
+    async with history_at(path, reports) as first:
+        first.gpus_seen(8)
+        first.gpus_seen(7)
+    async with history_at(path, reports) as second:
+        assert second.most_gpus() == 8
 
 
 async def test_load_times_survive_a_restart(path: Path, reports: Reports) -> None:
@@ -130,7 +150,7 @@ async def test_a_locked_file_is_reported_once_and_written_when_it_is_free(path: 
         record(history, 2)
         record(history, 3)
         assert history.load_times() == {KEY: (2, 3)}
-        trouble = "another process holds its lock; load times are kept in memory only"
+        trouble = "another process holds its lock; what is measured is kept in memory only"
         assert reports == [f"the history file {path} is not written: {trouble}"]
         locker.execute("ROLLBACK")
         locker.close()
@@ -150,7 +170,10 @@ async def test_a_full_disk_stops_the_writing_and_not_the_daemon(path: Path, repo
             history.record_load(ModelName(f"m{time:02}" * 60), Source.CACHE, Duration(time * SECOND), {})
         await reports.wait_for(1)
         assert len(history.load_times()) == 60
-    assert reports[0] == f"the history file {path} is not written: the disk is full; load times are kept in memory only"
+    assert (
+        reports[0]
+        == f"the history file {path} is not written: the disk is full; what is measured is kept in memory only"
+    )
 
 
 async def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path, reports: Reports) -> None:
@@ -194,7 +217,7 @@ async def test_a_disk_that_hangs_holds_up_neither_the_start_nor_the_caller(
         await reports.wait_for(1)
         released.set()
     assert set(reports) == {
-        f"the history file {path} is not written: it answers too slowly; load times are kept in memory only"
+        f"the history file {path} is not written: it answers too slowly; what is measured is kept in memory only"
     }
 
 
