@@ -177,9 +177,7 @@ class History:
         what = "it answers too slowly" if slow else describe(error)
         if what != self._trouble:
             self._trouble = what
-            self._report(
-                f"the history file {self._path} is not written: {what}; what is measured is kept in memory only"
-            )
+            self._report(f"the history file {self._path} is not written: {what}; new figures stay in memory")
 
     def _wall_instance(self) -> int:
         return int(self._wall()) * INSTANCE_BLOCK

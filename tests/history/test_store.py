@@ -150,7 +150,7 @@ async def test_a_locked_file_is_reported_once_and_written_when_it_is_free(path: 
         record(history, 2)
         record(history, 3)
         assert history.load_times() == {KEY: (2, 3)}
-        trouble = "another process holds its lock; what is measured is kept in memory only"
+        trouble = "another process holds its lock; new figures stay in memory"
         assert reports == [f"the history file {path} is not written: {trouble}"]
         locker.execute("ROLLBACK")
         locker.close()
@@ -170,10 +170,7 @@ async def test_a_full_disk_stops_the_writing_and_not_the_daemon(path: Path, repo
             history.record_load(ModelName(f"m{time:02}" * 60), Source.CACHE, Duration(time * SECOND), {})
         await reports.wait_for(1)
         assert len(history.load_times()) == 60
-    assert (
-        reports[0]
-        == f"the history file {path} is not written: the disk is full; what is measured is kept in memory only"
-    )
+    assert reports[0] == f"the history file {path} is not written: the disk is full; new figures stay in memory"
 
 
 async def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path, reports: Reports) -> None:
@@ -217,7 +214,7 @@ async def test_a_disk_that_hangs_holds_up_neither_the_start_nor_the_caller(
         await reports.wait_for(1)
         released.set()
     assert set(reports) == {
-        f"the history file {path} is not written: it answers too slowly; what is measured is kept in memory only"
+        f"the history file {path} is not written: it answers too slowly; new figures stay in memory"
     }
 
 
