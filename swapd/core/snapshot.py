@@ -61,6 +61,7 @@ def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView
         oldest_waiter=model.queue.oldest().arrived if model.queue else None,
         in_flight=0 if instance is None else instance.in_flight,
         load_estimate=model.lhat,
+        declared_bytes=model.spec.footprint.bytes_per_gpu,
         measured_bytes=None,
         frequency=faded,
         verdict=demand.shown(at),

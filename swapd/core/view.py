@@ -45,6 +45,8 @@ class ModelView:
     in_flight: int
     #: expected load time (median of the last five, or the estimate)
     load_estimate: Duration
+    #: memory per GPU as configured, bytes
+    declared_bytes: Bytes
     #: memory per GPU as measured when it was ready last, bytes; ``None``: never, the configured figure counts
     measured_bytes: Bytes | None
     #: GDSF frequency, decayed to ``at``

@@ -42,6 +42,7 @@ def model_view(name: str, **changes: Any) -> ModelView:
         "oldest_waiter": None,
         "in_flight": 0,
         "load_estimate": Duration(2 * SECOND),
+        "declared_bytes": Bytes(GIB),
         "measured_bytes": None,
         "frequency": 0.0,
         "verdict": Verdict.UNKNOWN,

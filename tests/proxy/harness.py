@@ -156,6 +156,7 @@ def model_view(name: str, state: State | None) -> ModelView:
         oldest_waiter=None,
         in_flight=0,
         load_estimate=Duration(0),
+        declared_bytes=Bytes(0),
         measured_bytes=None,
         frequency=0.0,
         verdict=Verdict.UNKNOWN,
