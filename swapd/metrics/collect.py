@@ -29,7 +29,8 @@ from swapd.core.ids import SECOND, Duration, Instant, ModelName
 from swapd.core.reasons import LoadResult, Outcome, Rejection, UnloadCause
 from swapd.core.view import NodeView
 from swapd.metrics.heartbeat import Heartbeat
-from swapd.metrics.node import NODE_METRICS, Now
+from swapd.metrics.node import NODE_METRICS
+from swapd.metrics.now import DriverStats, Now
 from swapd.metrics.page import Renderer, Snapshot
 from swapd.metrics.registry import UNKNOWN_MODEL
 from swapd.metrics.slots import Slots
@@ -78,13 +79,18 @@ class Metrics:
         now: Callable[[], Instant],
         not_ready: Callable[[], tuple[str, ...]],
         version: str,
+        driver: Callable[[], DriverStats | None] = lambda: None,
         revision: str = "unknown",
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready."""
+        """``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready.
+
+        ``driver`` says how asking the driver goes; ``None``: the devices are virtual.
+        """
         self.not_ready = not_ready
         self.heartbeat = Heartbeat(now)
         self._view = view
+        self._driver = driver
         self._version = version
         self._revision = revision
         self._wall = wall
@@ -120,9 +126,13 @@ class Metrics:
             case EvictionBlocked(block=block):
                 self._slots.counter("swapd_eviction_blocked_total").add((block.value,))
             case Transitioned() | VerdictChanged() | NodeLoadChanged() | CoolingDown() | StaleFact():
+                pass  # read from the snapshot, like the next
+            case FootprintMeasured() | GpuChanged() | DriverChanged():
                 pass
-            case Placed() | FootprintMeasured() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
-                pass  # read from the snapshot
+            case Placed(quality=quality):
+                self._slots.counter("swapd_placements_total").add((quality.value,))
+            case ReleaseConfirmed(after=after, by=by):
+                self._slots.timings("swapd_gpu_release_wait_seconds").observe((by.value,), after / SECOND)
             case _:
                 assert_never(note)
 
@@ -212,4 +222,5 @@ class Metrics:
             config_ok=self._config_ok,
             config_applied_s=self._config_applied_s,
             loop_lag=self.heartbeat.lag(),
+            driver=self._driver(),
         )

@@ -1,7 +1,8 @@
 """Writes the reference page of the metrics from their declarations."""
 
+from swapd.metrics.metric import Kind, Metric
 from swapd.metrics.node import MODEL_STATES
-from swapd.metrics.registry import METRICS, UNKNOWN_MODEL, Kind, Metric
+from swapd.metrics.registry import METRICS, UNKNOWN_MODEL
 
 _HEAD = f"""# Metrics
 

@@ -5,15 +5,14 @@ an instance show only in the in-flight requests, under ``__unknown__``.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from swapd.core.ids import SECOND, Duration
+from swapd.core.ids import SECOND
 from swapd.core.reasons import State, Verdict, WaitingFor
-from swapd.core.view import ModelView, NodeView
+from swapd.core.view import ModelView
+from swapd.metrics.gpus import GPU_METRICS
+from swapd.metrics.now import Now, Samples, one
 from swapd.metrics.registry import UNKNOWN_MODEL
-from swapd.metrics.slots import NO_LABELS, Labels
-
-Samples = Mapping[Labels, float]
+from swapd.metrics.slots import Labels
 
 MODEL_STATES = (
     "absent",
@@ -24,30 +23,11 @@ MODEL_STATES = (
 """The values of the label ``state``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
-    """What the page says of this moment."""
-
-    view: NodeView
-    ready: bool
-    version: str
-    revision: str
-    #: the configuration file as it is now is in force
-    config_ok: bool
-    #: unix time of the last applied configuration; 0 before the first
-    config_applied_s: float
-    loop_lag: Duration
-
-
 def model_state(model: ModelView) -> str:
     """Return the model's state in one word of ``MODEL_STATES``."""
     if model.instance is not None:
         return model.instance.state.value
     return "absent" if model.cooling_until is None else "failed"
-
-
-def _one(read: Callable[[Now], float]) -> Callable[[Now], Samples]:
-    return lambda now: {NO_LABELS: read(now)}
 
 
 def _per_model(read: Callable[[ModelView], float | None]) -> Callable[[Now], Samples]:
@@ -103,12 +83,12 @@ def _oldest(now: Now) -> Samples:
 
 NODE_METRICS: Mapping[str, Callable[[Now], Samples]] = {
     "swapd_build_info": lambda now: {(now.version, now.revision): 1.0},
-    "swapd_ready": _one(lambda now: float(now.ready)),
-    "swapd_draining": _one(lambda now: float(now.view.draining)),
-    "swapd_config_last_reload_successful": _one(lambda now: float(now.config_ok)),
-    "swapd_config_last_reload_success_timestamp_seconds": _one(lambda now: now.config_applied_s),
-    "swapd_event_loop_lag_seconds": _one(lambda now: now.loop_lag / SECOND),
-    "swapd_stale_facts_total": _one(lambda now: now.view.stale_facts),
+    "swapd_ready": one(lambda now: float(now.ready)),
+    "swapd_draining": one(lambda now: float(now.view.draining)),
+    "swapd_config_last_reload_successful": one(lambda now: float(now.config_ok)),
+    "swapd_config_last_reload_success_timestamp_seconds": one(lambda now: now.config_applied_s),
+    "swapd_event_loop_lag_seconds": one(lambda now: now.loop_lag / SECOND),
+    "swapd_stale_facts_total": one(lambda now: now.view.stale_facts),
     "swapd_model_state": _states,
     "swapd_models": _models,
     "swapd_model_pinned": _per_model(lambda model: float(model.pinned)),
@@ -121,8 +101,9 @@ NODE_METRICS: Mapping[str, Callable[[Now], Samples]] = {
     "swapd_model_load_ratio": _per_model(lambda model: model.load_ratio),
     "swapd_model_load_fraction": _per_model(lambda model: model.load_fraction),
     "swapd_model_thrashing": _per_model(lambda model: float(model.verdict is Verdict.THRASHING)),
-    "swapd_node_load_fraction": _one(lambda now: now.view.load_fraction),
-    "swapd_gpu_reserved_bytes": lambda now: {(str(g.index), g.uuid): g.reserved_bytes for g in now.view.gpus},
-    "swapd_gpu_quarantined_bytes": lambda now: {(str(g.index), g.uuid): g.quarantined_bytes for g in now.view.gpus},
+    "swapd_node_load_fraction": one(lambda now: now.view.load_fraction),
+    "swapd_model_declared_bytes": _per_model(lambda model: model.declared_bytes),
+    "swapd_model_measured_bytes": _per_model(lambda model: model.measured_bytes),
+    **GPU_METRICS,
 }
 """How each metric of the node's present state is read; the other declared metrics live in slots."""

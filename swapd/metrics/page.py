@@ -17,8 +17,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from swapd.metrics.node import NODE_METRICS, Now, Samples
-from swapd.metrics.registry import METRICS, Kind, Metric
+from swapd.metrics.metric import Kind, Metric
+from swapd.metrics.node import NODE_METRICS
+from swapd.metrics.now import Now, Samples
+from swapd.metrics.registry import METRICS
 from swapd.metrics.slots import FrozenSlots, Timing
 
 

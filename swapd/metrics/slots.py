@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from swapd.metrics.registry import BY_NAME, METRICS, Kind
+from swapd.metrics.metric import Kind
+from swapd.metrics.registry import BY_NAME, METRICS
 
 Labels = tuple[str, ...]
 NO_LABELS: Final[Labels] = ()

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from swapd.core.ids import SECOND, Duration, Instant, ModelName
 from swapd.core.view import NodeView
 from swapd.metrics.collect import Metrics
+from swapd.metrics.now import DriverStats
 from tests.fakes.node_views import model_view, node_view
 
 
@@ -22,6 +23,7 @@ class Bench:
     now: Instant = Instant(0)
     reasons: tuple[str, ...] = ()
     wall: float = 1_700_000_000.0
+    driver: DriverStats | None = None
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(
@@ -29,6 +31,7 @@ class Bench:
             now=lambda: self.now,
             not_ready=lambda: self.reasons,
             version="1.2.3",
+            driver=lambda: self.driver,
             revision="abc",
             wall=lambda: self.wall,
         )

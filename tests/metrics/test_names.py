@@ -2,7 +2,8 @@
 
 import pytest
 
-from swapd.metrics.registry import BY_NAME, Kind
+from swapd.metrics.metric import Kind
+from swapd.metrics.registry import BY_NAME
 
 COUNTER, GAUGE, HISTOGRAM, SUMMARY = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.SUMMARY
 LOAD = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600)
@@ -39,8 +40,30 @@ CONTRACT = {
     "swapd_model_load_fraction": (GAUGE, {"model"}),
     "swapd_model_thrashing": (GAUGE, {"model"}),
     "swapd_node_load_fraction": (GAUGE, set()),
+    "swapd_gpus": (GAUGE, {"health"}),
+    "swapd_gpus_present": (GAUGE, set()),
+    "swapd_gpus_expected": (GAUGE, set()),
+    "swapd_gpu_health": (GAUGE, {"gpu", "UUID", "health"}),
+    "swapd_gpu_capacity_bytes": (GAUGE, {"gpu", "UUID"}),
     "swapd_gpu_reserved_bytes": (GAUGE, {"gpu", "UUID"}),
     "swapd_gpu_quarantined_bytes": (GAUGE, {"gpu", "UUID"}),
+    "swapd_gpu_free_bytes": (GAUGE, {"gpu", "UUID"}),
+    "swapd_gpu_used_bytes": (GAUGE, {"gpu", "UUID"}),
+    "swapd_gpu_foreign_bytes": (GAUGE, {"gpu", "UUID"}),
+    "swapd_host_reserved_bytes": (GAUGE, set()),
+    "swapd_host_capacity_bytes": (GAUGE, set()),
+    "swapd_nvlink_largest_free_block_gpus": (GAUGE, set()),
+    "swapd_nvlink_domains": (GAUGE, {"integrity"}),
+    "swapd_nvlink_whole_domain_ratio": (GAUGE, set()),
+    "swapd_placements_total": (COUNTER, {"quality"}),
+    "swapd_gpu_release_wait_seconds": (HISTOGRAM, {"evidence"}),
+    "swapd_model_declared_bytes": (GAUGE, {"model"}),
+    "swapd_model_measured_bytes": (GAUGE, {"model"}),
+    "swapd_nvml_up": (GAUGE, set()),
+    "swapd_nvml_state": (GAUGE, {"state"}),
+    "swapd_nvml_stalled_seconds": (GAUGE, set()),
+    "swapd_nvml_last_read_age_seconds": (GAUGE, set()),
+    "swapd_nvml_errors_total": (COUNTER, {"function", "code"}),
     "swapd_model_server_restarts_total": (COUNTER, {"model", "reason"}),
     "swapd_swaps_total": (COUNTER, set()),
     "swapd_model_relapses_total": (COUNTER, {"model"}),
@@ -61,6 +84,7 @@ def test_a_metric_keeps_its_type_and_labels(name: str) -> None:
         ("swapd_queue_wait_seconds", LOAD),
         ("swapd_model_load_duration_seconds", LOAD),
         ("swapd_load_stage_duration_seconds", LOAD),
+        ("swapd_gpu_release_wait_seconds", LOAD),
     ],
 )
 def test_a_histogram_keeps_its_buckets(name: str, buckets: tuple[float, ...]) -> None:
