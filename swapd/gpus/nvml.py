@@ -77,6 +77,10 @@ class Field(enum.IntEnum):
     LINK_SPEED_COMMON = pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
     #: of the link that is the field's scope, one way, MB/s
     LINK_SPEED = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
+    #: uncorrectable ECC errors since the last reset, of memory and caches
+    ECC_UNCORRECTABLE = pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL
+    #: what the driver wants done about the GPU (``nvmlDeviceGpuRecoveryAction_t``); 0: nothing
+    RECOVERY_ACTION = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
 
 class PeerCapability(enum.IntEnum):
