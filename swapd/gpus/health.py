@@ -106,8 +106,9 @@ def after_poll(before: Condition, signs: Signs, patience: Patience) -> Condition
         return replace(before, lost=lost, failing=failing, clean=0)
     fewest = min((n for n in (before.uncorrectable, signs.uncorrectable) if n is not None), default=None)
     after = replace(before, failing=0, uncorrectable=fewest)
-    if signs.recovery in _RECOVERY and not after.fault:
-        after = replace(after, fault=f"the driver asks for {_RECOVERY[signs.recovery]}")
+    wanted = _RECOVERY.get(signs.recovery or 0)
+    if wanted is not None and not after.fault:
+        after = replace(after, fault=f"the driver asks for {wanted}")
     return replace(after, clean=after.clean + 1 if _clean(after, signs) else 0)
 
 
