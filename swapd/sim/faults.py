@@ -62,6 +62,8 @@ class Fault(enum.StrEnum):
     CLIENT_LEAVES = "client_leaves"
     #: each fact is reported twice, the second time a while later
     REPEATS = "repeats"
+    #: an engine whose GPU has left the bus goes on without a word
+    HANGS_WITHOUT_GPU = "hangs_without_gpu"
 
 
 LOAD_FAULTS = (
@@ -85,6 +87,8 @@ STOP_FAULTS = (
 )
 KILL_FAULTS = (Fault.SURVIVES_KILL, Fault.HOLDS_MEMORY, Fault.RELEASES_LATE, Fault.REPEATS)
 CHECK_FAULTS = (Fault.CHECK_FAILS, Fault.CHECK_FINDS_EXIT, Fault.REPEATS)
+RELEASE_FAULTS = (Fault.HOLDS_MEMORY, Fault.RELEASES_LATE)
+STRAND_FAULTS = (Fault.HANGS_WITHOUT_GPU,)
 SERVE_FAULTS = (Fault.REFUSES_REQUEST, Fault.BREAKS_REQUEST, Fault.HANGS_REQUEST, Fault.CLIENT_LEAVES)
 
 Choice = Callable[[tuple[Fault, ...]], Fault | None]
@@ -146,6 +150,22 @@ class FaultyWorld:
     def kill(self, order: Kill, now: Instant) -> tuple[Event, ...]:
         """Facts after a Kill."""
         return self._bent(KILL_FAULTS, order.instance, self.healthy.kill(order, now))
+
+    def release(self, now: Instant) -> Instant | None:
+        """When the driver has the memory free."""
+        back = self.healthy.release(now)
+        match self.choose(RELEASE_FAULTS):
+            case Fault.HOLDS_MEMORY:
+                return None
+            case Fault.RELEASES_LATE:
+                return Instant((back or now) + _LATE)
+            case _:
+                return back
+
+    def strand(self, instance: InstanceId, now: Instant) -> tuple[Event, ...]:
+        """Facts about an engine without its GPU."""
+        hangs = self.choose(STRAND_FAULTS) is Fault.HANGS_WITHOUT_GPU
+        return () if hangs else self.healthy.strand(instance, now)
 
     def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:
         """Facts after a Grant."""

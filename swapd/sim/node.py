@@ -3,9 +3,11 @@
 Rules: time jumps from fact to fact; at equal times facts come before the wake-up, in the order they were posted.
 A request ends once, whatever is still scheduled for it; after a Stop the load has nothing more to say. The node
 never looks into the core: it knows what it posted and what it was ordered.
+
+With a ``Reader`` the node has a driver: engines hold memory in truth, one that does not get what it wants fails to
+load, and what befalls the devices is heard of later. Without one the devices are virtual.
 """
 
-import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
@@ -28,7 +30,11 @@ from swapd.core.events import (
     UpstreamFailed,
 )
 from swapd.core.ids import InstanceId, Instant, RequestId
-from swapd.core.reasons import Outcome
+from swapd.core.reasons import LoadFailure, Outcome
+from swapd.core.topology import GpuHealth
+from swapd.sim.driver import HealthTurns, Incident
+from swapd.sim.reader import Reader
+from swapd.sim.timeline import Happening, Scheduled, Timeline, drop
 from swapd.sim.world import World
 
 Observer = Callable[[Event, tuple[Command, ...]], None]
@@ -58,19 +64,11 @@ class SpinningError(RuntimeError):
 
 
 @dataclass(slots=True)
-class _Scheduled:
-    """One fact on its way; ``dropped`` once it cannot happen any more."""
-
-    event: Event
-    dropped: bool = False
-
-
-@dataclass(slots=True)
 class _Open:
     """One request the shell holds."""
 
     #: what will be heard of it next
-    facts: list[_Scheduled] = field(default_factory=list)
+    facts: list[Scheduled] = field(default_factory=list)
     #: where it is being served
     instance: InstanceId | None = None
 
@@ -78,8 +76,12 @@ class _Open:
 class VirtualNode:
     """A node whose engines, processes and clients exist only as scheduled facts."""
 
-    def __init__(self, scheduler: Core, world: World, *, observers: Iterable[Observer] = ()) -> None:
+    def __init__(
+        self, scheduler: Core, world: World, *, observers: Iterable[Observer] = (), reader: Reader | None = None
+    ) -> None:
         self.scheduler = scheduler
+        #: ``None``: the devices are virtual
+        self.reader = reader
         #: may be exchanged between runs: the node goes on under new rules
         self.world = world
         self.now = Instant(0)
@@ -90,18 +92,17 @@ class VirtualNode:
         #: … of these, the ones ordered to stop or dead
         self.stopping: set[InstanceId] = set()
         self._observers = tuple(observers)
-        self._heap: list[tuple[Instant, int, _Scheduled]] = []
-        self._posted = 0
-        self._by_instance: dict[InstanceId, list[_Scheduled]] = {}
+        self._ahead = Timeline()
+        self._by_instance: dict[InstanceId, list[Scheduled]] = {}
         self._ticks_at_once = 0
 
-    def post(self, *events: Event) -> None:
-        """Schedule facts from outside (arrivals, orders, configurations, departures)."""
+    def post(self, *events: Happening) -> None:
+        """Schedule what comes from outside: arrivals, orders, configurations, departures, mishaps of the devices."""
         for event in events:
-            self._schedule(event)
+            self._ahead.schedule(event)
 
     def heal(self) -> None:
-        """Let everything that hangs come to its end now: dead processes, held memory, endless answers.
+        """Let everything that hangs come to its end now: dead processes, held memory, lost GPUs, endless answers.
 
         Loads that hang are left alone: their deadline is the core's.
         """
@@ -111,6 +112,9 @@ class VirtualNode:
         for identity, request in self.open.items():
             if request.instance is not None and all(entry.event.at < self.now for entry in request.facts):
                 self._end(identity, Outcome.SERVED)
+        if self.reader is not None:
+            self.reader.driver.heal(self.now)
+            self._ahead.schedule(self.reader.news(self.now))
 
     def run(self, until: Instant | None = None) -> None:
         """Let time pass to ``until``, or to the point where nothing is left to happen."""
@@ -121,11 +125,14 @@ class VirtualNode:
 
     def step(self, until: Instant | None = None) -> bool:
         """Deliver the next fact or wake-up, if one is due by ``until``."""
+        self._begin_readings(until)
         event = self._next(until)
         if event is None:
             return False
         self.now = event.at
-        if self._happens(event):
+        if isinstance(event, Incident):
+            self._befall(event)
+        elif self._happens(event):
             commands = self.scheduler.handle(event)
             for observe in self._observers:
                 observe(event, commands)
@@ -134,11 +141,18 @@ class VirtualNode:
             self._follow_up(event)
         return True
 
-    def _next(self, until: Instant | None) -> Event | None:
-        while self._heap and self._heap[0][2].dropped:
-            heapq.heappop(self._heap)
-        wakeup = self.scheduler.next_wakeup
-        fact_at = self._heap[0][0] if self._heap else None
+    def _begin_readings(self, until: Instant | None) -> None:
+        """Begin the regular readings that are due before anything else happens; they alone keep no run going."""
+        while self.reader is not None:
+            moments = (self._ahead.first(), self.scheduler.next_wakeup, until)
+            first = min((moment for moment in moments if moment is not None), default=None)
+            if first is None or self.reader.due > first:
+                break
+            for reading in self.reader.regular():
+                self._ahead.schedule(reading)
+
+    def _next(self, until: Instant | None) -> Happening | None:
+        wakeup, fact_at = self.scheduler.next_wakeup, self._ahead.first()
         if wakeup is not None and (fact_at is None or wakeup < fact_at):
             at = max(self.now, wakeup)
             if until is not None and at > until:
@@ -147,7 +161,7 @@ class VirtualNode:
             return Tick(at)
         if fact_at is None or (until is not None and fact_at > until):
             return None
-        return heapq.heappop(self._heap)[2].event
+        return self._ahead.pop()
 
     def _count_tick(self, at: Instant) -> None:
         self._ticks_at_once = self._ticks_at_once + 1 if at == self.now else 0
@@ -163,13 +177,17 @@ class VirtualNode:
                 request = self.open.pop(event.request, None)
                 if request is None:
                     return False
-                _drop(request.facts)
+                drop(request.facts)
             case UpstreamFailed():
                 self.open[event.request].instance = None
-                _drop(self.open[event.request].facts)
+                drop(self.open[event.request].facts)
             case InstanceExited():
                 self.stopping.add(event.instance)
                 self._drop_facts(event.instance, _LOADING_FACTS)
+            case InstanceReady() if self.reader is not None:
+                return self._gets_memory(self.reader, event.instance)
+            case ProcessesGone() if self.reader is not None:
+                self.reader.driver.end(event.instance, self.now, self.world.release(self.now))
             case EngineGone():
                 self.alive.pop(event.instance, None)
                 self._by_instance.pop(event.instance, None)
@@ -177,12 +195,32 @@ class VirtualNode:
                 pass
         return True
 
+    def _gets_memory(self, reader: Reader, instance: InstanceId) -> bool:
+        """Say whether an engine has all the memory it wants; if not, it fails now instead of being ready."""
+        if instance in reader.driver.engines:
+            if not reader.driver.fits(instance, self.now):
+                self._await(instance, (LoadFailed(self.now, instance, LoadFailure.EXITED, "out of memory"),))
+                return False
+            reader.driver.ready(instance)
+        return True
+
+    def _befall(self, incident: Incident) -> None:
+        """Let something happen to the devices, and to the engines on a GPU that leaves the bus."""
+        assert self.reader is not None, f"{incident} befalls virtual devices"
+        driver = self.reader.driver
+        if driver.befall(incident):
+            self._ahead.schedule(self.reader.news(self.now))
+        if isinstance(incident, HealthTurns) and incident.health is GpuHealth.LOST:
+            for instance in driver.on(incident.gpu):
+                if instance not in self.stopping:
+                    self._await(instance, self.world.strand(instance, self.now))
+
     def _follow_up(self, event: Event) -> None:
         """Lose the requests at an engine whose processes have ended."""
         if isinstance(event, InstanceExited | ProcessesGone):
             for identity, request in tuple(self.open.items()):
                 if request.instance == event.instance:
-                    _drop(request.facts)
+                    drop(request.facts)
                     self._expect(request, self.world.lose(identity, event.instance, self.now))
 
     def _carry_out(self, command: Command) -> None:
@@ -196,8 +234,7 @@ class VirtualNode:
             case Cut():
                 self._end(command.request, Outcome.CUT)
             case Start():
-                self.alive[command.instance] = command
-                self._await(command.instance, self.world.load(command, self.now))
+                self._start(command)
             case Check():
                 self._await(command.instance, self.world.check(command, self.now))
             case Stop():
@@ -209,11 +246,20 @@ class VirtualNode:
                 self._drop_facts(command.instance, _LOADING_FACTS + _STOPPING_FACTS)
                 self._await(command.instance, self.world.kill(command, self.now))
             case ReadMemory():
-                pass
+                assert self.reader is not None, "there is no driver to ask"
+                self._ahead.schedule(self.reader.ordered(self.now))
             case Answer():
                 pass
             case _:
                 assert_never(command)
+
+    def _start(self, order: Start) -> None:
+        self.alive[order.instance] = order
+        facts = self.world.load(order, self.now)
+        self._await(order.instance, facts)
+        if self.reader is not None:
+            ends = [fact.at for fact in facts if isinstance(fact, InstanceReady)] or [fact.at for fact in facts[-1:]]
+            self.reader.driver.start(order, self.now, max(ends, default=self.now))
 
     def _grant(self, order: Grant) -> None:
         request = self.open[order.request]
@@ -224,21 +270,10 @@ class VirtualNode:
         self._expect(self.open[identity], (RequestEnded(self.now, identity, outcome),))
 
     def _expect(self, request: _Open, facts: tuple[Event, ...]) -> None:
-        request.facts.extend(self._schedule(fact) for fact in facts)
+        request.facts.extend(self._ahead.schedule(fact) for fact in facts)
 
     def _await(self, instance: InstanceId, facts: tuple[Event, ...]) -> None:
-        self._by_instance.setdefault(instance, []).extend(self._schedule(fact) for fact in facts)
-
-    def _schedule(self, event: Event) -> _Scheduled:
-        entry = _Scheduled(event)
-        self._posted += 1
-        heapq.heappush(self._heap, (event.at, self._posted, entry))
-        return entry
+        self._by_instance.setdefault(instance, []).extend(self._ahead.schedule(fact) for fact in facts)
 
     def _drop_facts(self, instance: InstanceId, kinds: tuple[type, ...]) -> None:
-        _drop(entry for entry in self._by_instance.get(instance, ()) if isinstance(entry.event, kinds))
-
-
-def _drop(entries: Iterable[_Scheduled]) -> None:
-    for entry in entries:
-        entry.dropped = True
+        drop(entry for entry in self._by_instance.get(instance, ()) if isinstance(entry.event, kinds))

@@ -12,6 +12,7 @@ from swapd.core.commands import Check, Grant, Kill, Start, Stop
 from swapd.core.events import (
     EngineGone,
     Event,
+    InstanceExited,
     InstanceHealthy,
     InstanceReady,
     LoadProgressed,
@@ -44,6 +45,14 @@ class World(Protocol):
         """Facts after a Kill."""
         ...
 
+    def release(self, now: Instant) -> Instant | None:
+        """When the driver gives back the memory of an engine whose processes have ended now; ``None``: never."""
+        ...
+
+    def strand(self, instance: InstanceId, now: Instant) -> tuple[Event, ...]:
+        """Facts about a running engine one of whose GPUs has left the bus."""
+        ...
+
     def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:
         """Facts after a Grant: how the request ends."""
         ...
@@ -63,8 +72,10 @@ class Timings:
     default_load: Duration = Duration(40 * SECOND)
     #: from Stop to the end of the processes
     stop: Duration = seconds(2)
-    #: from the end of the processes to the memory's release
+    #: from the end of the processes until nothing of the engine is left; without a driver that frees the memory
     release: Duration = seconds(1)
+    #: from the end of the processes until the driver has the memory free
+    give_back: Duration = seconds(1)
     #: from Check to its answer
     check: Duration = Duration(5 * MILLISECOND)
     #: from Grant to the end of the answer, by request
@@ -112,6 +123,14 @@ class HealthyWorld:
             ProcessesGone(now, order.instance),
             EngineGone(Instant(now + self.timings.release), order.instance),
         )
+
+    def release(self, now: Instant) -> Instant | None:
+        """Give the memory back a little later."""
+        return Instant(now + self.timings.give_back)
+
+    def strand(self, instance: InstanceId, now: Instant) -> tuple[Event, ...]:
+        """End the engine at its next call to the GPU."""
+        return (InstanceExited(Instant(now + SECOND), instance, -6, "a GPU has fallen off the bus"),)
 
     def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:
         """End the answer after the request's service time."""

@@ -33,7 +33,11 @@ def beside(nth: Nth) -> Choice:
     return choose
 
 
-@pytest.mark.parametrize("fault", Fault)
+#: what can only befall an engine on a GPU that is lost
+ON_REAL_GPUS = (Fault.HANGS_WITHOUT_GPU,)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in ON_REAL_GPUS])
 def test_any_single_fault_at_any_point_breaks_no_law(fault: Fault) -> None:
     struck = 0
     for number in range(MOST_ORDERS):
