@@ -77,8 +77,6 @@ class Field(enum.IntEnum):
     LINK_SPEED_COMMON = pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
     #: of the link that is the field's scope, one way, MB/s
     LINK_SPEED = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
-    #: what the driver wants done for the GPU, ``nvmlDeviceGpuRecoveryAction_t``; 0: nothing
-    RECOVERY_ACTION = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
     #: uncorrectable ECC errors since the last reset, of memory and caches
     ECC_UNCORRECTABLE = pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL
     #: what the driver wants done about the GPU (``nvmlDeviceGpuRecoveryAction_t``); 0: nothing
@@ -224,11 +222,6 @@ class Nvml:
         """Return how many rows of memory were replaced, and whether that is done."""
         correctable, uncorrectable, pending, failed = self._call("DeviceGetRemappedRows", device.raw)
         return RemappedRows(int(correctable), int(uncorrectable), bool(pending), bool(failed))
-
-    def uncorrectable_errors(self, device: Device) -> int:
-        """Count the uncorrectable ECC errors since the last reset."""
-        kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-        return int(self._call("DeviceGetTotalEccErrors", device.raw, kind, since))
 
     def own_numa_node(self, device: Device) -> int:
         """Return the NUMA node that **is** the GPU's memory; never the host's node near it."""
