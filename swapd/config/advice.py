@@ -14,6 +14,7 @@ def advise(settings: Settings) -> Iterator[Finding]:
     """Yield place and sentence of each warning."""
     yield from _slow_loads(settings)
     yield from _pins(settings)
+    yield from _uneven(settings)
     if settings.scheduling.protect_max_wait is None:
         reason = "with never, models in steady use keep others waiting without end"
         yield at(("scheduling", "protect_max_wait"), f"consider a duration such as 15s: {reason}")
@@ -32,8 +33,8 @@ def _slow_loads(settings: Settings) -> Iterator[Finding]:
 
 def _pins(settings: Settings) -> Iterator[Finding]:
     pins, devices = room.pinned(settings), settings.devices.virtual
-    if not pins:
-        return
+    if not pins or devices is None:
+        return  # what GPUs there are shows later, see ``fit``
     names, where = ", ".join(pins), ("models", next(reversed(pins)), "pin")
     least = room.least_gpus(pins, devices.memory)
     if least * 4 > devices.count:
@@ -41,6 +42,15 @@ def _pins(settings: Settings) -> Iterator[Finding]:
         yield at(where, f"consider fewer pins: {names} {share}, and above a quarter all other models wait longer")
     if not room.arrangeable(pins, devices.count, devices.memory):
         yield at(where, f"consider fewer pins: no way was found to keep all of {names} loaded at once")
+
+
+def _uneven(settings: Settings) -> Iterator[Finding]:
+    """Warn of numbers of GPUs that an engine's tensor parallelism rarely divides a model by."""
+    for name, model in settings.models.items():
+        if settings.devices.virtual is None and model.gpus & (model.gpus - 1):
+            more = 1 << model.gpus.bit_length()
+            reason = f"few models divide evenly by {model.gpus}, and NVLink domains are cut into halves"
+            yield at(("models", name, "gpus"), f"consider {more // 2} or {more}: {reason}")
 
 
 def _whole_seconds(duration: Duration) -> Duration:

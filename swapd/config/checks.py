@@ -8,15 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import Final, assert_never
 
 from swapd.config import ports, room
+from swapd.config.devices import GPU_KEYS, Devices
 from swapd.config.explain import Finding, at, dotted, suggestion
 from swapd.config.model import EngineKind, Model
 from swapd.config.placeholders import PLACEHOLDERS, uses
 from swapd.config.schema import Settings
 from swapd.config.source import Where
 from swapd.config.units import approximate_size
+from swapd.core.ids import Bytes
 
 #: the kernel's limit for the path of a Unix socket, less its final NUL
 _MAX_SOCKET_PATH: Final = 107
+#: the variable that tells CUDA its GPUs
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 def check(settings: Settings) -> Iterator[Finding]:
@@ -93,29 +97,47 @@ def _names(settings: Settings) -> Iterator[Finding]:
             taken.setdefault(alias, f"an alias of {name}")
 
 
-def _footprints(settings: Settings) -> Iterator[Finding]:
-    devices = settings.devices.virtual
-    size = approximate_size(devices.memory)
+def _devices(settings: Settings) -> Iterator[Finding]:
+    devices = settings.devices
+    if devices.virtual is None:
+        return
+    for key in GPU_KEYS:
+        if getattr(devices, key) != Devices.model_fields[key].default:
+            yield at(("devices", key), "remove this key, which is about GPUs, or `devices.virtual`, which has none")
+
+
+def _environments(settings: Settings) -> Iterator[Finding]:
+    """Refuse what would put a model on other GPUs than those that are booked for it."""
     for name, model in settings.models.items():
-        if model.gpus > devices.count:
-            where: Where = ("models", name, "gpus")
-            yield at(where, f"write at most {devices.count}, the number of the node's devices, not {model.gpus}")
-        if model.memory > devices.memory:
-            where = ("models", name, "memory")
-            yield at(where, f"write at most {size}, the memory of a device, not {approximate_size(model.memory)}")
+        if settings.devices.virtual is None and _VISIBLE in model.env:
+            where: Where = ("models", name, "env", _VISIBLE)
+            yield at(where, "remove it: swapd chooses the GPUs; narrow the choice with `gpu_name` if need be")
+
+
+def _footprints(settings: Settings) -> Iterator[Finding]:
+    count, memory = room.devices(settings)
+    host = settings.devices.host_memory
+    for name, model in settings.models.items():
+        where: Where = ("models", name)
+        if count is not None and model.gpus > count:
+            yield at((*where, "gpus"), f"write at most {count}, the number of the node's devices, not {model.gpus}")
+        if memory is not None and model.memory > memory:
+            sizes = f"{approximate_size(memory)}, the memory of a device, not {approximate_size(model.memory)}"
+            yield at((*where, "memory"), f"write at most {sizes}")
+        if isinstance(host, int) and model.host_memory > host:
+            sizes = f"{approximate_size(host)}, all of `devices.host_memory`, not {approximate_size(model.host_memory)}"
+            yield at((*where, "host_memory"), f"write at most {sizes}")
 
 
 def _pins(settings: Settings) -> Iterator[Finding]:
-    pins, devices, limit = room.pinned(settings), settings.devices.virtual, settings.scheduling.max_pinned_gpus
-    if not pins or any(model.gpus > devices.count or model.memory > devices.memory for model in pins.values()):
+    pins, limit = room.pinned(settings), settings.scheduling.max_pinned_gpus
+    count, memory = room.devices(settings)
+    if not pins or any(_oversized(model, count, memory) for model in pins.values()):
         return  # nothing pinned, or refused already
-    names, least, last = ", ".join(pins), room.least_gpus(pins, devices.memory), next(reversed(pins))
+    names, least, last = ", ".join(pins), room.least_gpus(pins, memory), next(reversed(pins))
     where: Where = ("models", last, "pin")
-    if least > devices.count:
-        yield at(
-            where,
-            f"unpin some of {names}: together they need {least} devices or more, and the node has {devices.count}",
-        )
+    if count is not None and least > count:
+        yield at(where, f"unpin some of {names}: together they need {least} devices or more, and the node has {count}")
         return
     if limit is not None and least > limit:
         yield at(
@@ -123,11 +145,17 @@ def _pins(settings: Settings) -> Iterator[Finding]:
             f"unpin some of {names} or raise `scheduling.max_pinned_gpus`: they need {least} devices or more, "
             f"and {limit} are allowed",
         )
+    if count is None:
+        return
     for name, model in settings.models.items():
-        free = devices.count - (least if model.exclusive else room.exclusive_gpus(pins))
-        if not model.pin and free < model.gpus <= devices.count:
+        free = count - (least if model.exclusive else room.exclusive_gpus(pins))
+        if not model.pin and free < model.gpus <= count:
             place: Where = ("models", name, "gpus")
-            yield at(place, f"lower it or unpin a model: the pins of {names} leave {free} of {devices.count} devices")
+            yield at(place, f"lower it or unpin a model: the pins of {names} leave {free} of {count} devices")
+
+
+def _oversized(model: Model, count: int | None, memory: Bytes | None) -> bool:
+    return (count is not None and model.gpus > count) or (memory is not None and model.memory > memory)
 
 
 def _listeners(settings: Settings) -> Iterator[Finding]:
@@ -145,6 +173,8 @@ _CHECKS: Final[tuple[Callable[[Settings], Iterator[Finding]], ...]] = (
     _engines,
     _placeholders,
     _names,
+    _devices,
+    _environments,
     _footprints,
     _pins,
     ports.clashes,

@@ -1,22 +1,24 @@
 """Turns settings into the core's words: the catalog of models, the rules, the node's devices.
 
-Reads the disk for the size and age of the weights, nothing else. A model's revision covers exactly what needs a new
-process when it changes.
+Reads the disk for the size and age of the weights, and what the system says of its memory, nothing else. A model's
+revision covers exactly what needs a new process when it changes.
 """
 
 import hashlib
 import json
 from typing import Final
 
+from swapd.config.devices import Devices
 from swapd.config.files import TooManyFilesError, Weights, weigh
+from swapd.config.host import available_memory
 from swapd.config.model import Model
 from swapd.config.ports import reserved_ports
-from swapd.config.schema import Scheduling, Settings
-from swapd.core.catalog import Catalog, Footprint, ModelSpec, SchedulingSettings
+from swapd.config.schema import Settings
+from swapd.core.catalog import Catalog, Footprint, ModelSpec, NvlinkUse, SchedulingSettings
 from swapd.core.ids import SECOND, Bytes, Duration, ModelName
-from swapd.core.topology import Gpu, NodeTopology
+from swapd.core.topology import DriverState, Gpu, NodeTopology
 
-__all__ = ["compile_catalog", "compile_topology", "load_estimate", "model_weights", "reserved_ports"]
+__all__ = ["compile_catalog", "compile_topology", "host_bytes", "load_estimate", "model_weights", "reserved_ports"]
 
 #: a load's first guess: a fixed part, and the speed at which weights come in
 ESTIMATE_BASE: Final = Duration(2 * SECOND)
@@ -24,22 +26,43 @@ ESTIMATE_BYTES_PER_SECOND: Final = 2_000_000_000
 #: every so many bytes of weights lengthen the load timeout by a second
 TIMEOUT_BYTES_PER_SECOND: Final = 100_000_000
 
-#: the keys whose change needs a new process; ``weights`` is added with the files' sizes and times
+#: the keys whose change needs a new process; ``weights`` is added with the files' sizes and times.
+#:
+#: What an instance takes (``gpus``, ``memory``, ``host_memory``) is booked for its whole life. Which GPUs will do
+#: (``gpu_name`` and the like) is not known here of those it sits on: they may no longer, so it has to be placed anew.
 _REVISION_KEYS: Final = frozenset(
-    {"engine", "command", "args", "url", "gpus", "memory", "exclusive", "env", "health", "warmup", "stop"}
+    {
+        *("engine", "command", "args", "url", "gpus", "memory", "exclusive", "env", "health", "warmup", "stop"),
+        *("host_memory", "gpu_name", "min_compute_capability"),
+    }
 )
 
 
 def compile_catalog(settings: Settings) -> Catalog:
     """Return the models and rules as the core knows them."""
     models = {ModelName(name): _spec(ModelName(name), model) for name, model in settings.models.items()}
-    return Catalog(models, _rules(settings.scheduling))
+    return Catalog(models, _rules(settings))
 
 
 def compile_topology(settings: Settings) -> NodeTopology:
-    """Return the node's devices."""
-    virtual = settings.devices.virtual
-    return NodeTopology(tuple(Gpu(index, f"virtual-{index}", virtual.memory) for index in range(virtual.count)))
+    """Return the node's devices as far as the configuration knows them: the virtual ones, or no GPU yet."""
+    devices = settings.devices
+    if devices.virtual is None:
+        return NodeTopology(
+            (), driver=DriverState.STARTING, expected=devices.expected or 0, host_bytes=host_bytes(devices)
+        )
+    virtual = devices.virtual
+    return NodeTopology(
+        tuple(Gpu(index, f"virtual-{index}", virtual.memory) for index in range(virtual.count)),
+        host_bytes=host_bytes(devices),
+    )
+
+
+def host_bytes(devices: Devices) -> Bytes | None:
+    """Return the host memory that models may take; ``None``: it is not accounted, or the system does not tell it."""
+    if devices.host_memory == "auto":
+        return available_memory()
+    return devices.host_memory
 
 
 def model_weights(model: Model) -> Weights | None:
@@ -75,7 +98,9 @@ def _spec(name: ModelName, model: Model) -> ModelSpec:
     weights = model_weights(model)
     return ModelSpec(
         name=name,
-        footprint=Footprint(gpus=model.gpus, bytes_per_gpu=model.memory, exclusive=model.exclusive),
+        footprint=Footprint(
+            gpus=model.gpus, bytes_per_gpu=model.memory, exclusive=model.exclusive, host_bytes=model.host_memory
+        ),
         pinned=model.pin,
         concurrency=model.concurrency,
         max_queue=model.max_queue,
@@ -85,6 +110,9 @@ def _spec(name: ModelName, model: Model) -> ModelSpec:
         stop_grace=model.stop.grace,
         has_stop_command=model.stop.command is not None,
         priority=model.priority,
+        nvlink=model.nvlink,
+        gpu_name=model.gpu_name or "",
+        min_compute_capability=model.min_compute_capability,
         load_estimate=_estimate(model, weights),
         revision=_revision(model, weights),
     )
@@ -94,12 +122,15 @@ def _revision(model: Model, weights: Weights | None) -> str:
     content = {
         **model.model_dump(mode="json", include=set(_REVISION_KEYS)),
         "weights": [str(model.weights), weights.fingerprint if weights else None],
+        # any set of GPUs meets the other two words
+        "nvlink_required": model.nvlink is NvlinkUse.REQUIRED,
     }
     text = json.dumps(content, sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _rules(scheduling: Scheduling) -> SchedulingSettings:
+def _rules(settings: Settings) -> SchedulingSettings:
+    scheduling = settings.scheduling
     return SchedulingSettings(
         policy=scheduling.policy,
         protect=scheduling.protect,
@@ -114,4 +145,5 @@ def _rules(scheduling: Scheduling) -> SchedulingSettings:
         idle_unload=scheduling.idle_unload,
         mode=scheduling.mode,
         max_pinned_gpus=scheduling.max_pinned_gpus,
+        require_fabric=settings.devices.require_fabric,
     )

@@ -8,7 +8,10 @@ from pydantic import BaseModel
 from swapd.config.schema import Settings
 
 #: keys that are read once, when the daemon starts
-_AT_START: Final = ("http.listen", "metrics.listen", "admin.socket", "state.path", "engines.ports", "devices")
+_AT_START: Final = (
+    *("http.listen", "metrics.listen", "admin.socket", "state.path", "engines.ports"),
+    *("devices.virtual", "devices.expected", "devices.memory", "devices.host_memory"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticUndefined, core_schema
 from typing_extensions import override
 
-from swapd.config import model, schema
+from swapd.config import devices, model, schema
 from swapd.config.example import EXAMPLE
 from swapd.config.section import Section
 
@@ -27,7 +27,8 @@ _SECTIONS: Final[tuple[tuple[str, type[Section]], ...]] = (
     ("admin", schema.Admin),
     ("state", schema.State),
     ("engines", schema.Engines),
-    ("devices.virtual", schema.VirtualDevices),
+    ("devices", devices.Devices),
+    ("devices.virtual", devices.VirtualDevices),
     ("scheduling", schema.Scheduling),
     ("defaults", schema.Defaults),
     ("models.<name>", model.Model),
@@ -65,19 +66,26 @@ _UNITS: Final = """\
 A changed file (also the symlink swap of a Kubernetes ConfigMap) and SIGHUP are applied as a difference: an unchanged
 model keeps its process, its port and its requests; a removed one drains; a changed one is loaded again when it is
 idle, unless only `aliases`, `pin`, `concurrency`, `max_queue`, `max_wait`, `load_timeout`, `load_stall`,
-`load_estimate`, `on_client_abort` or `priority` differ, which take effect at once. A file that is refused changes
-nothing, and `swapd status` and a metric say so. Keys with “Restart to change it” are read when the daemon starts.
+`request_timeout`, `load_estimate`, `on_client_abort` or `priority` differ, or `nvlink` between `preferred` and
+`ignore`, all of which take effect at once. A file that is refused changes nothing, and `swapd status` and a metric say
+so. Keys with “Restart to change it” are read when the daemon starts.
 
 ## What is refused beyond single keys
 
 * a name or alias that stands for two models; a program, or weights, that this machine does not have
 * a model that can never be placed: more GPUs or memory than the node has, or more GPUs than the pins leave
 * pins that need more GPUs together than there are, or than `max_pinned_gpus` allows
+* keys about GPUs beside `devices.virtual`; a model's own `CUDA_VISIBLE_DEVICES` where devices are not virtual
 * a port written into two places; `engine: command` without `{port}` in its command; a placeholder that does not exist
 * an address beyond loopback in `http.listen` without `auth: none` beside it
 
+What depends on the GPUs is known only when they have been found: `swapd check` looks at those of its machine, or of
+any other whose topology matrix it is given (`--fixture`), and warns of models that have no place there. The daemon
+takes such a configuration, and answers requests for such a model with the reason.
+
 A warning is given when a load is expected to take longer than `max_wait`, when pins take more than a quarter of the
-GPUs or may not all fit at once, and when `protect_max_wait` is `never`.
+GPUs or may not all fit at once, when a model's number of GPUs is no power of two, and when `protect_max_wait` is
+`never`.
 """
 
 

@@ -18,8 +18,7 @@ state:
 engines:
   ports: 20000-29999            # each engine gets a free one, on loopback
   on_exit: stop                 # or keep
-devices:
-  virtual: {count: 2, memory: 2GiB}
+devices: auto                   # the GPUs that NVML finds; without any, {virtual: {count: 2, memory: 2GiB}}
 scheduling:
   policy: gdsf
   protect: auto                 # an idle model is spared for as long as it took to load …

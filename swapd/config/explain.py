@@ -18,8 +18,6 @@ Finding = tuple[Where, str]
 
 #: what a required key wants, by its last part
 _EXAMPLES: Final = {
-    "devices": "devices: {virtual: {count: 2, memory: 2GiB}}",
-    "virtual": "virtual: {count: 2, memory: 2GiB}",
     "count": "count: 2",
     "memory": "memory: 2GiB",
     "path": "path: /v1/completions",

@@ -6,7 +6,7 @@ the line in front of it. ``x-form`` in a JSON Schema is the short form shown in 
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, Strict, WithJsonSchema
 
@@ -40,6 +40,23 @@ def _positive_size(value: object) -> Bytes:
     if size == 0:
         raise ValueError("write a size above 0, for example 1GiB")
     return size
+
+
+def _host_memory(value: object) -> Bytes | Literal["auto"] | None:
+    if value == "auto":
+        return "auto"
+    if value == "off" or value is False:  # YAML 1.1 reads a plain off as the boolean false
+        return None
+    try:
+        return _positive_size(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto or off") from None
+
+
+def _write_host_memory(value: Bytes | Literal["auto"] | None) -> str:
+    if value is None:
+        return "off"
+    return value if isinstance(value, str) else units.format_size(value)
 
 
 def _or(
@@ -121,6 +138,32 @@ Size = Annotated[
     PlainSerializer(units.format_size, return_type=str),
     _either("size", {"type": "string", "pattern": units.SIZE_PATTERN}, {"type": "integer", "minimum": 1}),
 ]
+AnySize = Annotated[
+    Bytes,
+    PlainValidator(units.parse_size),
+    PlainSerializer(units.format_size, return_type=str),
+    _either("size", {"type": "string", "pattern": units.SIZE_PATTERN}, {"type": "integer", "minimum": 0}),
+]
+SizeOrNull = Annotated[
+    Bytes | None,
+    PlainValidator(lambda value: None if value is None else _positive_size(value)),
+    PlainSerializer(lambda value: None if value is None else units.format_size(value)),
+    _either(
+        "size or `null`", {"type": "string", "pattern": units.SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _NULL
+    ),
+]
+#: ``None`` is ``off``
+HostMemory = Annotated[
+    Bytes | Literal["auto"] | None,
+    PlainValidator(_host_memory),
+    PlainSerializer(_write_host_memory, return_type=str),
+    _either(
+        "`auto`, `off` or size",
+        {"enum": ["auto", "off", False]},
+        {"type": "string", "pattern": units.SIZE_PATTERN},
+        {"type": "integer", "minimum": 1},
+    ),
+]
 Ports = Annotated[
     units.PortRange,
     PlainValidator(units.parse_ports),
@@ -137,6 +180,27 @@ Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1)]
 CountOrNull = Annotated[
     int | None, Field(strict=True, ge=0), _either("whole number or `null`", {"type": "integer", "minimum": 0}, _NULL)
+]
+PositiveCountOrNull = Annotated[
+    int | None, Field(strict=True, ge=1), _either("whole number or `null`", {"type": "integer", "minimum": 1}, _NULL)
+]
+GpuNameOrNull = Annotated[
+    str | None,
+    PlainValidator(values.parse_gpu_name),
+    PlainSerializer(lambda value: value),
+    _either("pattern or `null`", {"type": "string", "minLength": 1}, _NULL),
+]
+#: major and minor number
+ComputeCapabilityOrNull = Annotated[
+    tuple[int, int] | None,
+    PlainValidator(values.parse_compute_capability),
+    PlainSerializer(lambda value: None if value is None else values.format_compute_capability(value)),
+    _either(
+        "version such as `8.0`, or `null`",
+        {"type": "string", "pattern": values.CAPABILITY_PATTERN},
+        {"type": "number", "minimum": 1},
+        _NULL,
+    ),
 ]
 Name = Annotated[
     str,

@@ -12,8 +12,8 @@ from pydantic import Discriminator, Field, PlainSerializer, PlainValidator, Tag,
 from swapd.config import fields
 from swapd.config.section import Section
 from swapd.config.units import show
-from swapd.core.catalog import Priority
-from swapd.core.ids import SECOND, Duration
+from swapd.core.catalog import NvlinkUse, Priority
+from swapd.core.ids import SECOND, Bytes, Duration
 
 
 class EngineKind(enum.StrEnum):
@@ -125,6 +125,22 @@ class Model(Section):
     """Whether the model needs its GPUs for itself. Models share a GPU only if each of them says `false` and their
     memory fits. True by default, because many engines size their caches by the memory they find free."""
 
+    host_memory: fields.AnySize = Bytes(0)
+    """Host memory the model takes while it is loaded, for example for offloaded weights or cache; it is loaded only
+    where `devices.host_memory` has that much left. 0 by default: nothing is booked."""
+
+    nvlink: NvlinkUse = NvlinkUse.PREFERRED
+    """What NVLink means to a model on several GPUs: `required` takes only GPUs that NVLink joins in a ring; `preferred`
+    the best joined ones that can be had; `ignore` those whose loss hurts the other models least."""
+
+    gpu_name: fields.GpuNameOrNull = None
+    """Only GPUs whose whole product name matches this pattern, with `*` and `?`, in either case: `"*H100*"` (in quotes,
+    because of the `*`). `null`: any. A model never gets GPUs of two products."""
+
+    min_compute_capability: fields.ComputeCapabilityOrNull = None
+    """Only GPUs of at least this CUDA compute capability, for example 8.0 for engines that need bfloat16. `null`:
+    any."""
+
     aliases: tuple[fields.Name, ...] = ()
     """Further names under which clients may ask for the model."""
 
@@ -158,7 +174,8 @@ class Model(Section):
     disks deliver."""
 
     env: fields.Environment = Field(default_factory=dict)
-    """Environment variables for the engine, on top of the daemon's own."""
+    """Environment variables for the engine, on top of the daemon's own. `CUDA_VISIBLE_DEVICES` is swapd's to set: it
+    names the GPUs by their UUIDs, and a value written here is refused unless the devices are virtual."""
 
     health: Health = Health()
     """How to find out whether the engine answers."""

@@ -7,6 +7,12 @@ from swapd.config.schema import Settings
 from swapd.core.ids import Bytes
 
 
+def devices(settings: Settings) -> tuple[int | None, Bytes | None]:
+    """Return the number of devices and the memory of each; ``None``: only the driver knows."""
+    virtual = settings.devices.virtual
+    return (settings.devices.expected, None) if virtual is None else (virtual.count, virtual.memory)
+
+
 def pinned(settings: Settings) -> dict[str, Model]:
     """Return the models pinned by configuration."""
     return {name: model for name, model in settings.models.items() if model.pin}
@@ -17,10 +23,10 @@ def exclusive_gpus(pins: Mapping[str, Model]) -> int:
     return sum(model.gpus for model in pins.values() if model.exclusive)
 
 
-def least_gpus(pins: Mapping[str, Model], memory: Bytes) -> int:
+def least_gpus(pins: Mapping[str, Model], memory: Bytes | None) -> int:
     """Return the number of GPUs the pins take at the very least: no arrangement needs fewer."""
     shared = [model for model in pins.values() if not model.exclusive]
-    by_bytes = -(-sum(model.gpus * model.memory for model in shared) // memory)
+    by_bytes = 0 if memory is None else -(-sum(model.gpus * model.memory for model in shared) // memory)
     widest = max((model.gpus for model in shared), default=0)
     return exclusive_gpus(pins) + max(by_bytes, widest)
 

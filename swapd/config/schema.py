@@ -2,16 +2,18 @@
 
 The text under a field says what the key means, its unit, and why its default is what it is; the reference page and the
 JSON Schema for editors are made from it. Fields hold parsed values (durations in nanoseconds, sizes in bytes). What one
-model may say stands in ``model``; checks that need more than one key stand in ``checks``.
+model may say stands in ``model``, what it is placed on in ``devices``, checks that need more than one key in
+``checks``.
 """
 
 import enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from swapd.config import fields, units
+from swapd.config.devices import Devices, DevicesOrAuto
 from swapd.config.model import Model
 from swapd.config.section import Section
 from swapd.core.catalog import Mode, PolicyName
@@ -86,23 +88,6 @@ class Engines(Section):
     """`stop` ends every engine with the daemon; `keep` lets engines outlive it, for a service manager that restarts
     the daemon alone. A daemon does not take over an earlier one's engines yet: with `keep`, end them before it starts
     again. `stop` by default, so that nothing is left behind."""
-
-
-class VirtualDevices(Section):
-    """Devices that exist only in the accounts; for machines without GPUs."""
-
-    count: Annotated[int, Field(strict=True, ge=1, le=64)]
-    """How many devices the node has, at most 64. Restart to change it."""
-
-    memory: fields.Size
-    """Memory of each device; models are placed against it and nothing measures it. Restart to change it."""
-
-
-class Devices(Section):
-    """What models are placed on. Restart to change it."""
-
-    virtual: VirtualDevices
-    """Devices that exist only in the accounts: their memory is booked as the configuration says."""
 
 
 class Scheduling(Section):
@@ -201,8 +186,8 @@ class Settings(Section):
     engines: Engines = Engines()
     """What all engines have in common."""
 
-    devices: Devices
-    """What models are placed on. The one section that must be there, because nothing can be placed without it."""
+    devices: DevicesOrAuto = Devices()
+    """What models are placed on. `auto`, the default, takes the GPUs that NVML finds."""
 
     scheduling: Scheduling = Scheduling()
     """By which rules models come and go."""

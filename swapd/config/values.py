@@ -1,4 +1,4 @@
-"""Reads the configuration's words: names, signals, programs, request paths, URLs, environments, bodies.
+"""Reads the configuration's words: names, signals, programs, request paths, URLs, environments, bodies, kinds of GPUs.
 
 Each function takes what the YAML held and returns the checked value, or raises ValueError with one sentence that says
 what to write. Durations, sizes and addresses stand in ``units``.
@@ -17,6 +17,7 @@ MAX_NAME: Final = 256
 NAME_PATTERN: Final = r"^[^,\s\x00-\x1f\x7f](?:[^,\x00-\x1f\x7f]*[^,\s\x00-\x1f\x7f])?$"
 #: the label under which metrics count requests for models that are not configured
 RESERVED_NAME: Final = "__unknown__"
+CAPABILITY_PATTERN: Final = r"^[1-9][0-9]?\.[0-9]$"
 
 
 def _refuse(sentence: str) -> NoReturn:
@@ -128,6 +129,32 @@ def parse_json_body(value: object) -> dict[str, Any]:
     except ValueError:
         _refuse("leave .nan and .inf out of the body: JSON has no such numbers")
     return value
+
+
+def parse_gpu_name(value: object) -> str | None:
+    """Return the pattern that product names of GPUs must match, or ``None`` for any."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        _refuse(f'write a pattern of the product name such as "*H100*", or null for any, not {show(value)}')
+    return value.strip()
+
+
+def parse_compute_capability(value: object) -> tuple[int, int] | None:
+    """Return major and minor number of a compute capability, or ``None`` for any; YAML may hold it as a number."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(float(value))
+    if not isinstance(value, str) or not re.fullmatch(CAPABILITY_PATTERN, value):
+        _refuse(f"write a compute capability such as 8.0, or null for any, not {show(value)}")
+    major, _, minor = value.partition(".")
+    return int(major), int(minor)
+
+
+def format_compute_capability(value: tuple[int, int]) -> str:
+    """Return what ``parse_compute_capability`` reads back."""
+    return f"{value[0]}.{value[1]}"
 
 
 def parse_path(value: object) -> str:

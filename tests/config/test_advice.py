@@ -36,6 +36,20 @@ def test_pins_on_more_than_a_quarter_of_the_devices_are_warned_about(understood:
     assert warnings(loaded) == [f"4: `models.b.pin`: {sentence}"]
 
 
+@pytest.mark.parametrize(("gpus", "others"), [(3, "2 or 4"), (5, "4 or 8"), (12, "8 or 16")])
+def test_a_number_of_gpus_that_few_models_divide_by_is_warned_about(
+    understood: Understood, gpus: int, others: str
+) -> None:
+    loaded = understood(f"devices: auto\nmodels: {{a: {{{OK}, gpus: {gpus}}}}}")
+    reason = f"few models divide evenly by {gpus}, and NVLink domains are cut into halves"
+    assert warnings(loaded) == [f"2: `models.a.gpus`: consider {others}: {reason}"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8, 16])
+def test_a_power_of_two_gpus_is_not_warned_about(understood: Understood, gpus: int) -> None:
+    assert warnings(understood(f"devices: auto\nmodels: {{a: {{{OK}, gpus: {gpus}, pin: true}}}}")) == []
+
+
 def test_endless_protection_is_warned_about(understood: Understood) -> None:
     sentence = "consider a duration such as 15s: with never, models in steady use keep others waiting without end"
     assert warnings(understood("scheduling: {protect_max_wait: never}")) == [

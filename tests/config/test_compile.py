@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from swapd.config import Loaded, compile_catalog, compile_topology, reserved_ports
-from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, PolicyName, Priority, SchedulingSettings
+from swapd.config.host import available_memory
+from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, PolicyName, Priority, SchedulingSettings
 from swapd.core.ids import MILLISECOND, SECOND, Bytes, Duration, ModelName
-from swapd.core.topology import Gpu
+from swapd.core.topology import DriverState, Gpu, NodeTopology
 
 Understood = Callable[[str], Loaded]
 
@@ -23,17 +24,27 @@ def spec(understood: Understood, keys: str, name: str = "m") -> ModelSpec:
 def test_devices_are_numbered_and_have_names_that_stay(understood: Understood) -> None:
     topology = compile_topology(understood("devices: {virtual: {count: 2, memory: 2GiB}}").settings)
     assert topology.gpus == (Gpu(0, "virtual-0", Bytes(2 << 30)), Gpu(1, "virtual-1", Bytes(2 << 30)))
+    assert (topology.driver, topology.host_bytes) == (DriverState.VIRTUAL, available_memory())
+
+
+def test_before_the_gpus_are_found_there_are_none_and_the_driver_is_starting(understood: Understood) -> None:
+    settings = understood("devices: {expected: 8, host_memory: 1TiB}").settings
+    assert compile_topology(settings) == NodeTopology(
+        (), driver=DriverState.STARTING, expected=8, host_bytes=Bytes(1 << 40)
+    )
+    assert compile_topology(understood("devices: {host_memory: off}").settings).host_bytes is None
 
 
 def test_the_core_is_told_everything_about_a_model(understood: Understood) -> None:
     made = spec(
         understood,
         f"{MODEL}, gpus: 2, exclusive: false, pin: true, concurrency: 3, max_queue: 5, max_wait: 9s, load_timeout: 1m, "
-        "load_stall: 20s, load_estimate: 3s, stop: {grace: 4s, command: [./serve, stop]}, priority: low",
+        "load_stall: 20s, load_estimate: 3s, stop: {grace: 4s, command: [./serve, stop]}, priority: low, "
+        'host_memory: 64GiB, nvlink: required, gpu_name: "*h100*", min_compute_capability: 9.0',
     )
     assert made == ModelSpec(
         name=ModelName("m"),
-        footprint=Footprint(gpus=2, bytes_per_gpu=Bytes(1 << 30), exclusive=False),
+        footprint=Footprint(gpus=2, bytes_per_gpu=Bytes(1 << 30), exclusive=False, host_bytes=Bytes(64 << 30)),
         pinned=True,
         concurrency=3,
         max_queue=5,
@@ -43,6 +54,9 @@ def test_the_core_is_told_everything_about_a_model(understood: Understood) -> No
         stop_grace=Duration(4 * SECOND),
         has_stop_command=True,
         priority=Priority.LOW,
+        nvlink=NvlinkUse.REQUIRED,
+        gpu_name="*h100*",
+        min_compute_capability=(9, 0),
         load_estimate=Duration(3 * SECOND),
         revision=made.revision,
     )
@@ -55,6 +69,7 @@ def test_without_a_word_about_scheduling_the_core_has_its_own_defaults(understoo
 
 def test_the_core_is_told_every_rule(understood: Understood) -> None:
     settings = understood("""
+        devices: {require_fabric: true}
         scheduling: {policy: lru, protect: 1s, protect_max_wait: never, min_residency: 2x, drain_after: 3s,
                      drain_timeout: 4s, max_concurrent_loads: 5, frequency_half_life: 6s, release_timeout: 7s,
                      idle_unload: 8s, mode: manual, max_pinned_gpus: 3}
@@ -73,6 +88,7 @@ def test_the_core_is_told_every_rule(understood: Understood) -> None:
         idle_unload=Duration(8 * SECOND),
         mode=Mode.MANUAL,
         max_pinned_gpus=3,
+        require_fabric=True,
     )
 
 
@@ -109,6 +125,9 @@ def test_a_directory_and_a_split_file_count_all_they_hold(understood: Understood
         "priority: high",
         "on_client_abort: finish",
         "gpus: 1",
+        "host_memory: 0",
+        "nvlink: ignore",
+        "gpu_name: null",
         "env: {}",
     ],
 )
@@ -121,6 +140,10 @@ def test_what_needs_no_new_process_leaves_the_revision(understood: Understood, k
     [
         "gpus: 2",
         "memory: 2GiB",
+        "host_memory: 1GiB",
+        "nvlink: required",
+        'gpu_name: "*H100*"',
+        "min_compute_capability: 8.0",
         "exclusive: false",
         "env: {A: b}",
         "health: {path: /ready}",

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from swapd.config import Loaded
+from swapd.config.devices import Devices
 from swapd.core.ids import SECOND
 
 Understood = Callable[[str], Loaded]
@@ -31,6 +34,10 @@ models:
     gpus: 1
     memory: 1GiB
     exclusive: true
+    host_memory: 0
+    nvlink: preferred
+    gpu_name: null
+    min_compute_capability: null
     aliases: [tiny-one]
     pin: false
     concurrency: 8
@@ -62,6 +69,36 @@ def test_every_default_of_the_node_is_what_it_is_said_to_be(understood: Understo
     written_out = understood(WRITTEN_OUT).settings
     silent = understood("devices: {virtual: {count: 2, memory: 2GiB}}\n").settings
     assert written_out.model_dump() == silent.model_dump()
+
+
+def test_without_a_word_about_devices_they_are_the_gpus_that_are_found(understood: Understood) -> None:
+    silent, *others = (
+        understood(text).settings.devices
+        for text in (
+            "# devices:\n",
+            "devices:\n",
+            "devices: {}\n",
+            "devices: auto\n",
+            "devices: {virtual: null, expected: null, memory: null, require_fabric: false, numa: auto}\n",
+            "devices: {host_memory: auto}\n",
+        )
+    )
+    assert silent.virtual is None
+    assert all(devices == silent for devices in others)
+
+
+def test_what_a_check_prints_of_the_devices_can_be_written_back(understood: Understood) -> None:
+    for text in ("devices: {numa: off, host_memory: off, memory: 100GiB}", "devices: {virtual: {count: 1, memory: 1}}"):
+        settings = understood(text).settings
+        assert Devices.model_validate(settings.devices.model_dump(mode="json")) == settings.devices
+
+
+@pytest.mark.parametrize(("written", "meant"), [("8.0", (8, 0)), ("9", (9, 0)), ('"12.1"', (12, 1)), ("10.0", (10, 0))])
+def test_a_compute_capability_is_a_version_however_it_is_written(
+    understood: Understood, written: str, meant: tuple[int, int]
+) -> None:
+    model = f'{{command: [./serve, "{{port}}"], memory: 1GiB, min_compute_capability: {written}}}'
+    assert understood(f"models: {{a: {model}}}").settings.models["a"].min_compute_capability == meant
 
 
 def test_every_default_of_a_model_is_what_it_is_said_to_be(understood: Understood) -> None:

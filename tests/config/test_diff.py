@@ -51,3 +51,12 @@ def test_keys_that_are_read_once_wait_for_a_restart(understood: Understood) -> N
         "devices.virtual.count",
     )
     assert set(found.settings) - set(found.restart_needed) == {"http.max_body", "engines.on_exit", "scheduling.protect"}
+
+
+def test_of_the_devices_only_the_rules_take_effect_without_a_restart(understood: Understood) -> None:
+    old = understood("devices: auto").settings
+    new = understood("devices: {expected: 8, memory: 1GiB, host_memory: off, require_fabric: true, numa: off}").settings
+    found = difference(old, new)
+    assert found.restart_needed == ("devices.expected", "devices.memory", "devices.host_memory")
+    assert set(found.settings) - set(found.restart_needed) == {"devices.require_fabric", "devices.numa"}
+    assert difference(old, understood("").settings).restart_needed == ("devices.virtual",)

@@ -92,6 +92,16 @@ def test_everything_wrong_is_named_at_once_and_in_the_order_of_the_file(refused:
         ("priority: true", "`models.a.priority`: write high, normal or low, not True"),
         ("on_client_abort: ignore", "`models.a.on_client_abort`: write cancel or finish, not 'ignore'"),
         ("gpus: 5", "`models.a.gpus`: write at most 4, the number of the node's devices, not 5"),
+        ("host_memory: most", "`models.a.host_memory`: write a size such as 64MiB, 80GB or a plain number of bytes"),
+        ("nvlink: yes", "`models.a.nvlink`: write required, preferred or ignore, not True"),
+        ("gpu_name: 4090", '`models.a.gpu_name`: write a pattern of the product name such as "*H100*", or null for'),
+        ('gpu_name: ""', "`models.a.gpu_name`: write a pattern of the product name"),
+        (
+            "min_compute_capability: 8.0.1",
+            "`models.a.min_compute_capability`: write a compute capability such as 8.0, or null for any, not '8.0.1'",
+        ),
+        ("min_compute_capability: 8.65", "`models.a.min_compute_capability`: write a compute capability such as 8.0"),
+        ("min_compute_capability: true", "`models.a.min_compute_capability`: write a compute capability such as 8.0"),
         ("memory: 9GiB", "`models.a.memory`: write at most 8 GiB, the memory of a device, not 9 GiB"),
         ("engine: llama-server", "add `models.a.weights`, the file or directory that llama-server is to serve"),
         ("engine: external", "add `models.a.url`, the address of the server"),
@@ -165,25 +175,39 @@ def test_a_wrong_key_of_a_model_is_answered_with_what_to_do(refused: Refused, ke
             "remove or correct `defaults.zzz`: there is no such key; possible here: max_wait, max_queue",
         ),
         ("models: [a]", "`models`: write keys and values below it, not ['a']"),
-        ("devices: {}", "add `devices.virtual`, for example virtual: {count: 2, memory: 2GiB}"),
         (
             "devices: {virtual: {count: 65, memory: 1GiB}}",
             "`devices.virtual.count`: write a number of at most 64, not 65",
         ),
         ("devices: {virtual: {count: 2}}", "add `devices.virtual.memory`, for example memory: 2GiB"),
-        ("devices: auto", "`devices`: write keys and values below it, not 'auto'"),
+        ("devices: aut", "`devices`: write auto, or keys and values below it, not 'aut'"),
+        ("devices: 8", "`devices`: write auto, or keys and values below it, not 8"),
+        (
+            "devices: {vitrual: {}}",
+            "remove or correct `devices.vitrual`: there is no such key; did you mean `virtual`?",
+        ),
+        ("devices: {expected: 0}", "`devices.expected`: write a number of at least 1, not 0"),
+        ("devices: {memory: 0}", "`devices.memory`: write a size above 0, for example 1GiB"),
+        ("devices: {require_fabric: 1}", "`devices.require_fabric`: write true or false, not 1"),
+        ("devices: {numa: on}", "`devices.numa`: write auto or off, not True"),
+        (
+            "devices: {host_memory: most}",
+            "`devices.host_memory`: write a size such as 64MiB, 80GB or a plain number of bytes, not 'most', or auto",
+        ),
+        (
+            "devices: {virtual: {count: 2, memory: 2GiB}, expected: 2}",
+            "`devices.expected`: remove this key, which is about GPUs, or `devices.virtual`, which has none",
+        ),
+        (
+            "devices: {virtual: {count: 2, memory: 2GiB}, numa: off}",
+            "`devices.numa`: remove this key, which is about GPUs",
+        ),
     ],
 )
 def test_a_wrong_key_of_the_node_is_answered_with_what_to_do(refused: Refused, text: str, sentence: str) -> None:
     found = refused(f"models: {{a: {{{OK}}}}}\n{text}" if not text.startswith("models") else text)
     assert len(found) == 1, found
     assert found[0].partition(": ")[2].startswith(sentence)
-
-
-def test_a_file_without_devices_is_told_to_add_them(write: Callable[[str], Path], refused: Refused) -> None:
-    assert refused("# devices:\nhttp: {}\n") == [
-        "2: add `devices`, for example devices: {virtual: {count: 2, memory: 2GiB}}"
-    ]
 
 
 @pytest.mark.parametrize("name", ['"a,b"', '" a"', '"a "', '""', '"a\\tb"', '"a\\u2028b"', "__unknown__", "x" * 257])
@@ -282,6 +306,58 @@ def test_a_model_that_the_pins_leave_no_room_for_is_refused(refused: Refused) ->
           c: {{{OK}, gpus: 4}}
         """)
     assert found == ["6: `models.c.gpus`: lower it or unpin a model: the pins of a leave 3 of 4 devices"]
+
+
+def test_where_gpus_are_still_to_be_found_nothing_is_refused_for_their_number_or_size(
+    understood: Callable[[str], object],
+) -> None:
+    understood(f"""
+        devices: auto
+        models:
+          a: {{<<: {{{OK}}}, gpus: 64, memory: 1TiB, pin: true}}
+          b: {{{OK}, gpus: 4}}
+        """)
+
+
+def test_an_expected_number_of_gpus_is_counted_with(refused: Refused) -> None:
+    found = refused(f"""
+        devices: {{expected: 8}}
+        models:
+          a: {{{OK}, gpus: 16}}
+          b: {{{OK}, gpus: 2, pin: true}}
+          c: {{{OK}, gpus: 8}}
+        """)
+    assert found == [
+        "4: `models.a.gpus`: write at most 8, the number of the node's devices, not 16",
+        "6: `models.c.gpus`: lower it or unpin a model: the pins of b leave 6 of 8 devices",
+    ]
+
+
+def test_pins_are_held_to_their_limit_before_any_gpu_is_known(refused: Refused) -> None:
+    found = refused(f"""
+        devices: auto
+        scheduling: {{max_pinned_gpus: 3}}
+        models: {{a: {{{OK}, pin: true, gpus: 2}}, b: {{{OK}, pin: true, gpus: 2}}}}
+        """)
+    remedy = "unpin some of a, b or raise `scheduling.max_pinned_gpus`"
+    assert found == [f"4: `models.b.pin`: {remedy}: they need 4 devices or more, and 3 are allowed"]
+
+
+def test_a_model_that_takes_more_host_memory_than_there_is_is_refused(refused: Refused) -> None:
+    found = refused(f"""
+        devices: {{host_memory: 16GiB}}
+        models: {{a: {{{OK}, host_memory: 17GiB}}, b: {{{OK}, host_memory: 16GiB}}}}
+        """)
+    assert found == ["3: `models.a.host_memory`: write at most 16 GiB, all of `devices.host_memory`, not 17 GiB"]
+
+
+def test_a_model_that_names_its_own_gpus_is_refused_because_others_would_be_booked(
+    refused: Refused, understood: Callable[[str], object]
+) -> None:
+    models = f"models:\n  a:\n    <<: {{{OK}}}\n    env:\n      CUDA_VISIBLE_DEVICES: 0\n"
+    remedy = "remove it: swapd chooses the GPUs; narrow the choice with `gpu_name` if need be"
+    assert refused(f"devices: auto\n{models}") == [f"6: `models.a.env.CUDA_VISIBLE_DEVICES`: {remedy}"]
+    understood(models)  # on virtual devices, which CUDA knows nothing of
 
 
 def test_a_directory_of_weights_that_is_no_models_own_is_refused(
