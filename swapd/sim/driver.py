@@ -12,6 +12,7 @@ Rules that hold here:
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from swapd.core.commands import Start
 from swapd.core.events import GpuMemory
@@ -157,6 +158,11 @@ class VirtualDriver:
         """Return what others held on a GPU at a moment, present or past."""
         log = self._foreign[gpu]
         return log[bisect_right(log, at, key=lambda entry: entry[0]) - 1][1]
+
+    def foreign_shrank(self, gpu: int, since: Instant) -> bool:
+        """Say whether others have given memory back since a moment: then a reading cannot tell whose it was."""
+        log = [amount for at, amount in self._foreign[gpu] if at > since]
+        return any(after < before for before, after in pairwise([self.foreign(gpu, since), *log]))
 
     def readable(self, gpu: int) -> bool:
         """Say whether a reading would tell of a GPU."""
