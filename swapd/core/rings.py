@@ -1,0 +1,87 @@
+"""Finds the best ring through a set of GPUs: the closed path whose weakest hop is strongest.
+
+Collective operations run around such a ring, and its weakest hop sets their speed. Both searches are exact and work on
+bit masks of visited GPUs (2^(k-1) of them), so they are for sets of up to ``EXACT`` GPUs.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+#: most GPUs for which the searches are made
+EXACT: Final = 8
+
+#: below any sum of hops
+_NEVER: Final = -(1 << 60)
+
+#: weight of the hop between GPU i and GPU j, symmetric; the diagonal is not looked at
+Weights = Sequence[Sequence[int]]
+
+
+def bottleneck(weights: Weights, gpus: Sequence[int]) -> int:
+    """Return the weakest hop of the best ring through these GPUs: of two the hop between them, of one 0."""
+    count = len(gpus)
+    if count < 2:
+        return 0
+    hops = [[weights[one][two] for two in gpus] for one in gpus]
+    every = sorted({hops[one][two] for two in range(count) for one in range(two)})
+    if count == 2 or len(every) == 1:
+        return every[0]
+    # each GPU has two neighbours on a ring, so none can do better than with its second best hop
+    most = min(sorted(row[:place] + row[place + 1 :])[-2] for place, row in enumerate(hops))
+    for weakest in reversed(every[1:]):
+        if weakest <= most and _closes(hops, weakest):
+            return weakest
+    return every[0]
+
+
+def _closes(hops: Weights, weakest: int) -> bool:
+    """Say whether a ring through all places has no hop below ``weakest``."""
+    count = len(hops)
+    near = [sum(1 << two for two in range(count) if one != two and hops[one][two] >= weakest) for one in range(count)]
+    ends = [0] * (1 << count)  # by places visited from place 0: where such a path may end
+    ends[1] = 1
+    for visited in range(1, 1 << count, 2):
+        last = ends[visited]
+        while last:
+            low = last & -last
+            last ^= low
+            onward = near[low.bit_length() - 1] & ~visited
+            while onward:
+                step = onward & -onward
+                onward ^= step
+                ends[visited | step] |= step
+    return bool(ends[-1] & near[0])
+
+
+def ring_order(weights: Weights, gpus: Sequence[int]) -> tuple[int, ...]:
+    """Return the GPUs (ascending, at most ``EXACT``) in the order of the best ring.
+
+    The weakest hop is as strong as can be, then the sum of the hops, then the order is the lowest.
+    """
+    count = len(gpus)
+    hops = [[weights[one][two] for two in gpus] for one in gpus]
+    if count < 4 or len({hops[one][two] for two in range(count) for one in range(two)}) == 1:
+        return tuple(gpus)
+    weakest = bottleneck(weights, gpus)
+    full = (1 << count) - 1
+
+    @cache
+    def rest(visited: int, last: int) -> int:
+        """Return the greatest sum of the hops from ``last`` over all places not visited back to the first."""
+        if visited == full:
+            return hops[last][0] if hops[last][0] >= weakest else _NEVER
+        return max(onward(visited, last, place) for place in range(count))
+
+    def onward(visited: int, last: int, place: int) -> int:
+        if visited >> place & 1 or hops[last][place] < weakest:
+            return _NEVER
+        return hops[last][place] + rest(visited | 1 << place, place)
+
+    order = [0]
+    visited = 1
+    while visited != full:
+        best = rest(visited, order[-1])
+        order.append(next(place for place in range(count) if onward(visited, order[-1], place) == best))
+        visited |= 1 << order[-1]
+    return tuple(gpus[place] for place in order)
