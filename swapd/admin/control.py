@@ -30,6 +30,9 @@ class Control(Protocol):
     def status(self) -> dict[str, object]:
         """Return the status document; must not wait for anything."""
 
+    def topology(self) -> dict[str, object]:
+        """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told; must not wait for anything."""
+
     async def load(self, model: ModelName) -> Result:
         """Make a model resident; clears its cool-down."""
 
@@ -47,3 +50,9 @@ class Control(Protocol):
 
     async def reload(self) -> Result:
         """Read the configuration file again and apply it."""
+
+    async def release_gpus(self) -> Result:
+        """Let go of the driver, so that an operator can reset or partition GPUs; nothing new is loaded meanwhile."""
+
+    async def acquire_gpus(self) -> Result:
+        """Take the driver back and read the GPUs anew."""

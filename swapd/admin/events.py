@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from swapd.core.commands import Note
-from swapd.core.ids import SECOND, gpu_indices
+from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, Instant, gpu_indices
 
 BUFFERED_LINES: Final = 1000
 MAX_READERS: Final = 64
 _MAX_TEXT: Final = 2000
 """Characters of one text; a load's failure carries the last lines of the engine's log."""
 
-_DURATIONS = frozenset({"load_time", "duration"})
 _NAMES: dict[type, str] = {}
 
 
@@ -113,17 +112,22 @@ class EventHub:
 
 
 def event_document(note: Note) -> dict[str, object]:
-    """Return a note as a JSON object: ``event`` names it, its fields follow; durations in seconds, GPUs as a list."""
+    """Return a note as a JSON object: ``event`` names it, its fields follow.
+
+    Durations are in seconds and end in ``_s``, sizes end in ``_bytes``, GPUs are a list.
+    """
     document: dict[str, object] = {"event": _name(type(note))}
     for item in dataclasses.fields(note):
         value = getattr(note, item.name)
-        if item.name == "gpus":
-            document["gpus"] = list(gpu_indices(value))
-        elif item.name in _DURATIONS:
+        if item.type is GpuSet:
+            document[item.name] = list(gpu_indices(value))
+        elif item.type is Duration:
             document[f"{item.name}_s"] = round(value / SECOND, 3)
+        elif item.type is Bytes:
+            document[f"{item.name}_bytes"] = value
         elif item.name == "stages":
             document["stages_s"] = {stage.value: round(duration / SECOND, 3) for stage, duration in value.items()}
-        elif item.name != "until":  # an instant of the daemon's own clock means nothing outside
+        elif item.type is not Instant:  # a moment of the daemon's own clock means nothing outside
             document[item.name] = _plain(value)
     return document
 

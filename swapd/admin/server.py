@@ -1,4 +1,4 @@
-"""Answers on the admin socket: status, events, and the operator's orders.
+"""Answers on the admin socket: status, topology, events, and the operator's orders.
 
 An order's response comes when the order is carried out; its body is ``{"ok", "detail", "reason"}``. An error's body is
 ``{"ok": false, "detail": <one sentence>, "reason": <word or null>}`` with a status that is not 200. Names may be
@@ -61,6 +61,7 @@ def admin_app(control: Control, hub: EventHub) -> web.Application:
     handlers = _Handlers(control, hub)
     app = web.Application(client_max_size=_MAX_BODY, middlewares=[_errors])
     app.router.add_get("/v1/status", handlers.status)
+    app.router.add_get("/v1/topology", handlers.topology)
     app.router.add_get("/v1/events", handlers.events)
     app.router.add_post("/v1/models/{model:.+}/load", handlers.load)
     app.router.add_post("/v1/models/{model:.+}/unload", handlers.unload)
@@ -69,6 +70,8 @@ def admin_app(control: Control, hub: EventHub) -> web.Application:
     app.router.add_post("/v1/drain", handlers.drain)
     app.router.add_post("/v1/undrain", handlers.undrain)
     app.router.add_post("/v1/reload", handlers.reload)
+    app.router.add_post("/v1/gpus/release", handlers.release_gpus)
+    app.router.add_post("/v1/gpus/acquire", handlers.acquire_gpus)
     return app
 
 
@@ -85,6 +88,9 @@ class _Handlers:
 
     async def status(self, _: web.Request) -> web.Response:
         return web.json_response(self._control.status())
+
+    async def topology(self, _: web.Request) -> web.Response:
+        return web.json_response(self._control.topology())
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -122,6 +128,12 @@ class _Handlers:
 
     async def reload(self, _: web.Request) -> web.Response:
         return _answer(await self._control.reload())
+
+    async def release_gpus(self, _: web.Request) -> web.Response:
+        return _answer(await self._control.release_gpus())
+
+    async def acquire_gpus(self, _: web.Request) -> web.Response:
+        return _answer(await self._control.acquire_gpus())
 
     def _model(self, request: web.Request) -> ModelName:
         name = request.match_info["model"]

@@ -2,17 +2,16 @@
 
 Rules for readers: keys are stable, new ones may appear. Times are ages in seconds at the moment of the document
 (``age_s``, ``…_s``), sizes are bytes, GPU sets are lists of indices, states and reasons are the words of the metrics.
-``null`` says "there is none".
+``null`` says "there is none" or "not known".
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from swapd.admin.devices import Json, devices_part
 from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName, gpu_indices
 from swapd.core.reasons import WaitingFor
-from swapd.core.view import GpuView, InstanceView, ModelView, NodeView, ReservationView
-
-Json = dict[str, object]
+from swapd.core.view import InstanceView, ModelView, NodeView, ReservationView
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +77,11 @@ def status_document(view: NodeView, extras: Extras) -> Json:
         "loads_running": view.loads_running,
         "load_fraction": view.load_fraction,
         "stale_facts": view.stale_facts,
-        "devices": [_gpu(gpu) for gpu in view.gpus],
+        **devices_part(view),
         "models": [_model(model, view.at, extras) for model in view.models],
         "instances": [_instance(instance, view.at, extras) for instance in view.instances],
         "reservation": None if view.reservation is None else _reservation(view.reservation, view.at),
         "why": _story(view.story, view.at),
-    }
-
-
-def _gpu(gpu: GpuView) -> Json:
-    return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "memory_bytes": gpu.memory_bytes,
-        "reserved_bytes": gpu.reserved_bytes,
-        "quarantined_bytes": gpu.quarantined_bytes,
-        "models": list(gpu.models),
     }
 
 
@@ -111,6 +99,8 @@ def _model(model: ModelView, at: Instant, extras: Extras) -> Json:
         "queued": {waiting.value: model.queued.get(waiting, 0) for waiting in WaitingFor},
         "oldest_waiter_s": _age(model.oldest_waiter, at),
         "last_used_s": None if model.instance is None else _age(model.instance.last_used, at),
+        "declared_bytes": model.declared_bytes,
+        "measured_bytes": model.measured_bytes,
         "load_estimate_s": _seconds(model.load_estimate),
         "verdict": model.verdict.value,
         "load_ratio": model.load_ratio,

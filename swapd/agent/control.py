@@ -1,6 +1,7 @@
 """Turns what an operator asks for on the admin socket into events, and the core's answers into results."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from swapd.admin.control import Result
 from swapd.admin.status import ConfigInfo, Extras, ProcessInfo, status_document
@@ -12,9 +13,20 @@ from swapd.core.events import LoadOrdered, NodeDrainOrdered, NodeUndrainOrdered,
 from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName
 from swapd.core.view import NodeView
 from swapd.instances import Instances
+from swapd.kube.annotations import annotations
 
 LINGER = Duration(5 * SECOND)
 """After a drain order, requests for resident models are served for this long: placers need to notice first."""
+
+
+class Driver(Protocol):
+    """What an operator may have done with the GPU driver; it answers why that could not be done, ``""`` when it was."""
+
+    async def release(self) -> str:
+        """Let go of it."""
+
+    async def acquire(self) -> str:
+        """Take it back."""
 
 
 class AgentControl:
@@ -29,14 +41,16 @@ class AgentControl:
         reloader: Reloader,
         extras: Callable[[NodeView], Extras],
         view: Callable[[], NodeView],
+        driver: Driver | None = None,
     ) -> None:
-        """``extras`` adds to a snapshot what the core does not know."""
+        """``extras`` adds to a snapshot what the core does not know; ``driver`` is ``None`` with virtual devices."""
         self._now = now
         self._operators = operators
         self._directory = directory
         self._reloader = reloader
         self._extras = extras
         self._view = view
+        self._driver = driver
 
     def resolve(self, name: str) -> ModelName | None:
         """Return the configured model that a name or alias stands for."""
@@ -46,6 +60,11 @@ class AgentControl:
         """Return the status document."""
         view = self._view()
         return status_document(view, self._extras(view))
+
+    def topology(self) -> dict[str, object]:
+        """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told."""
+        view = self._view()
+        return {**annotations(view, not_ready=self._extras(view).not_ready)}
 
     async def load(self, model: ModelName) -> Result:
         """Make a model resident; clears its cool-down."""
@@ -84,6 +103,32 @@ class AgentControl:
     async def reload(self) -> Result:
         """Read the configuration file again and apply it."""
         return await self._reloader.reload()
+
+    async def release_gpus(self) -> Result:
+        """Let go of the driver, so that an operator can reset or partition GPUs; nothing new is loaded meanwhile."""
+        if self._driver is None:
+            return _NO_DRIVER
+        trouble = await self._driver.release()
+        return Result(ok=not trouble, detail=trouble or f"the driver is released{_holders(self._view())}")
+
+    async def acquire_gpus(self) -> Result:
+        """Take the driver back and read the GPUs anew."""
+        if self._driver is None:
+            return _NO_DRIVER
+        trouble = await self._driver.acquire()
+        return Result(ok=not trouble, detail=trouble or "the driver is taken back")
+
+
+_NO_DRIVER = Result(ok=False, detail="the devices are virtual: there is no driver to release or to take back")
+
+
+def _holders(view: NodeView) -> str:
+    """Say who would lose their GPUs in a reset."""
+    models = list(dict.fromkeys(instance.model for instance in view.instances))
+    if not models:
+        return "; nothing is loaded until it is taken back"
+    hold, them = ("holds its GPUs", "it") if len(models) == 1 else ("hold their GPUs", "them")
+    return f"; {', '.join(models)} still {hold}, and a reset would end {them}: swapd drain comes first"
 
 
 def config_info(reloader: Reloader, now: Instant) -> ConfigInfo:

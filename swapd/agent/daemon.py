@@ -18,6 +18,7 @@ from swapd import __version__
 from swapd.admin.events import EventHub
 from swapd.admin.server import AdminServer
 from swapd.admin.status import Extras
+from swapd.agent import readiness
 from swapd.agent.control import AgentControl, config_info, process_infos
 from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
@@ -232,7 +233,7 @@ class Daemon:
         """Say why the node takes no requests, one sentence each; ``()`` is ready."""
         if self._not_ready is not None:
             return (self._not_ready,)
-        return ("the node is draining",) if self._scheduler.view().draining else ()
+        return readiness.not_ready(self._scheduler.view())
 
     def _post(self, event: Event) -> None:
         self._pump.post(event)

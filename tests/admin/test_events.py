@@ -7,9 +7,20 @@ import pytest
 
 from swapd.admin.events import MAX_READERS, EventHub, Reader, TooManyReadersError, event_document
 from swapd.core.catalog import Source
-from swapd.core.commands import CoolingDown, LoadFinished, Note, Transitioned
-from swapd.core.ids import SECOND, Duration, GpuSet, InstanceId, Instant, ModelName
-from swapd.core.reasons import LoadFailure, LoadResult, Stage, State
+from swapd.core.commands import (
+    CoolingDown,
+    DriverChanged,
+    FootprintMeasured,
+    GpuChanged,
+    LoadFinished,
+    Note,
+    Placed,
+    ReleaseConfirmed,
+    Transitioned,
+)
+from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
+from swapd.core.reasons import LoadFailure, LoadResult, PlacementQuality, ReleaseEvidence, Stage, State
+from swapd.core.topology import DriverState, GpuHealth
 
 M01 = ModelName("m01")
 
@@ -131,3 +142,48 @@ def test_durations_are_seconds_and_long_texts_are_cut() -> None:
 
 def test_an_instant_of_the_daemons_own_clock_is_not_shown() -> None:
     assert event_document(CoolingDown(M01, 3, Instant(5))) == {"event": "cooling_down", "model": "m01", "failures": 3}
+
+
+@pytest.mark.parametrize(
+    ("note", "shown"),
+    [
+        (
+            Placed(InstanceId(1), M01, GpuSet(0b1100), PlacementQuality.TOP),
+            {"event": "placed", "instance": 1, "model": "m01", "gpus": [2, 3], "quality": "top"},
+        ),
+        (
+            FootprintMeasured(InstanceId(1), M01, "r1", Bytes(10), Bytes(14), differs=True),
+            {
+                "event": "footprint_measured",
+                "instance": 1,
+                "model": "m01",
+                "revision": "r1",
+                "declared_bytes": 10,
+                "measured_bytes": 14,
+                "differs": True,
+            },
+        ),
+        (
+            ReleaseConfirmed(InstanceId(1), M01, Duration(12 * SECOND), ReleaseEvidence.FREE),
+            {"event": "release_confirmed", "instance": 1, "model": "m01", "after_s": 12.0, "by": "free"},
+        ),
+        (
+            GpuChanged(5, "GPU-5", GpuHealth.HEALTHY, GpuHealth.LOST, "lost: GPU is lost"),
+            {
+                "event": "gpu_changed",
+                "gpu": 5,
+                "uuid": "GPU-5",
+                "before": "healthy",
+                "after": "lost",
+                "why": "lost: GPU is lost",
+            },
+        ),
+        (
+            DriverChanged(DriverState.UP, DriverState.RELEASED, "released for an operator"),
+            {"event": "driver_changed", "before": "up", "after": "released", "detail": "released for an operator"},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_happens_to_gpus_is_told_with_units(note: Note, shown: dict[str, object]) -> None:
+    assert json.loads(json.dumps(event_document(note))) == shown

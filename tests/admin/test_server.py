@@ -192,6 +192,8 @@ async def test_a_living_daemon_that_is_too_busy_to_accept_is_left_alone(path: Pa
         ("/v1/drain", {"timeout": None}, ("drain", None)),
         ("/v1/undrain", None, ("undrain",)),
         ("/v1/reload", None, ("reload",)),
+        ("/v1/gpus/release", None, ("release_gpus",)),
+        ("/v1/gpus/acquire", None, ("acquire_gpus",)),
     ],
 )
 async def test_an_order_reaches_the_daemon_under_the_models_own_name(
@@ -270,6 +272,17 @@ async def test_status_answers_while_an_order_is_being_carried_out(admin: Admin) 
     status, shown = await admin.get("/v1/status")
     assert (status, shown["models"][0]["name"]) == (200, "m01")
     assert not order.done()
+    admin.control.gate.set()
+    assert (await order)[0] == 200
+
+
+async def test_the_topology_answers_while_the_gpus_are_being_released(admin: Admin) -> None:
+    admin.control.gate = asyncio.Event()
+    order = asyncio.ensure_future(admin.post("/v1/gpus/release"))
+    await admin.control.entered.wait()
+    status, shown = await admin.get("/v1/topology")
+    assert (status, list(shown)) == (200, ["topology", "free", "models", "state"])
+    assert isinstance(shown["topology"]["gpus"], list)
     admin.control.gate.set()
     assert (await order)[0] == 200
 

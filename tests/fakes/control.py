@@ -7,6 +7,7 @@ from swapd.admin.control import Result
 from swapd.admin.status import ConfigInfo, Extras, status_document
 from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.view import NodeView
+from swapd.kube.annotations import annotations
 from tests.fakes.node_views import instance_view, model_view, node_view
 
 
@@ -38,6 +39,9 @@ class FakeControl:
     def status(self) -> dict[str, object]:
         return status_document(self.view, self.extras)
 
+    def topology(self) -> dict[str, object]:
+        return dict(annotations(self.view, not_ready=self.extras.not_ready))
+
     async def load(self, model: ModelName) -> Result:
         return await self._answer("load", model)
 
@@ -55,6 +59,12 @@ class FakeControl:
 
     async def reload(self) -> Result:
         return await self._answer("reload")
+
+    async def release_gpus(self) -> Result:
+        return await self._answer("release_gpus")
+
+    async def acquire_gpus(self) -> Result:
+        return await self._answer("acquire_gpus")
 
     async def _answer(self, *asked: object) -> Result:
         self.asked.append(asked)
