@@ -37,11 +37,11 @@ class OneThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    async def call(self, function: Callable[[], T], *, timeout: float) -> T:  # noqa: ASYNC109 - the deadline is the point
+    async def call(self, function: Callable[[], T], *, timeout: float | None) -> T:  # noqa: ASYNC109 - the deadline is the point
         """Run ``function`` on the thread and return its result or raise its exception.
 
         Raises ``TimeoutError`` after ``timeout`` seconds, ``ThreadBusyError`` when the queue is full, ``RuntimeError``
-        after ``aclose``.
+        after ``aclose``. ``None``: the result is wanted however late it comes, and the caller minds the time.
         """
         if self._closed:
             raise RuntimeError(f"thread {self._thread.name!r} is closed")
