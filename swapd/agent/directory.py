@@ -8,11 +8,12 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
+from swapd.config.devices import Numa
 from swapd.config.model import Model, OnClientAbort
 from swapd.config.model import WarmupRequest as WarmupSettings
 from swapd.config.schema import Settings
 from swapd.core.ids import ModelName
-from swapd.engines.base import EngineOptions, EnginePlan, Warmup, WarmupRequest
+from swapd.engines.base import Binding, EngineOptions, EnginePlan, Warmup, WarmupRequest
 from swapd.engines.registry import plan
 from swapd.engines.request_paths import allowed
 from swapd.proxy.services import ListedModel, RouteOptions
@@ -30,6 +31,7 @@ class Directory:
         """Take a new configuration."""
         self._models: dict[ModelName, Model] = {ModelName(name): model for name, model in settings.models.items()}
         self._options = {name: _engine_options(name, model, settings) for name, model in self._models.items()}
+        self._bind = settings.devices.numa is Numa.AUTO
         self._names: dict[str, ModelName] = {str(name): name for name in self._models}
         for name, model in self._models.items():
             self._names.update(dict.fromkeys(model.aliases, name))
@@ -69,9 +71,10 @@ class Directory:
         model = self._models.get(name)
         return model is not None and allowed(model.engine.value, method, path)
 
-    def plan(self, name: ModelName, *, port: int, devices: tuple[str, ...]) -> EnginePlan:
-        """Return how to run one instance of a model; raises EngineError."""
-        return plan(self._options[name], port=port, devices=devices, environ=os.environ)
+    def plan(self, name: ModelName, *, port: int, devices: tuple[str, ...], binding: Binding) -> EnginePlan:
+        """Return how to run one instance of a model, near its GPUs if the configuration allows; raises EngineError."""
+        near = binding if self._bind else Binding()
+        return plan(self._options[name], port=port, devices=devices, environ=os.environ, binding=near)
 
 
 def _engine_options(name: ModelName, model: Model, settings: Settings) -> EngineOptions:

@@ -34,7 +34,7 @@ from swapd.core.commands import (
     VerdictChanged,
 )
 from swapd.core.ids import InstanceId, ModelName
-from swapd.engines.base import EnginePlan
+from swapd.engines.base import Binding, EnginePlan
 
 
 class Gate(Protocol):
@@ -69,8 +69,8 @@ class Runner(Protocol):
 class Planner(Protocol):
     """Knows how each model is run."""
 
-    def plan(self, name: ModelName, *, port: int, devices: tuple[str, ...]) -> EnginePlan:
-        """Return how to run one instance on a port."""
+    def plan(self, name: ModelName, *, port: int, devices: tuple[str, ...], binding: Binding) -> EnginePlan:
+        """Return how to run one instance on a port, on devices and near them."""
 
 
 class Executor:
@@ -139,7 +139,7 @@ class Executor:
 
     def _start(self, order: Start) -> None:
         self._started(order.instance)
-        name = order.spec.name
+        name, near = order.spec.name, Binding(cpus=order.cpus, numa=order.numa)
         self._instances.start(
-            order.instance, name, lambda port: self._planner.plan(name, port=port, devices=order.devices)
+            order.instance, name, lambda port: self._planner.plan(name, port=port, devices=order.devices, binding=near)
         )

@@ -96,7 +96,8 @@ class Model(Section):
 
     engine: EngineKind = EngineKind.COMMAND
     """Which kind of server the model needs. `command`: any program that serves HTTP on `{port}`; `llama-server` and
-    `vllm`: started with the right arguments by themselves; `external`: a server managed elsewhere, at `url`."""
+    `vllm` (0.24 or later, which reads the UUIDs of GPUs): started with the right arguments by themselves; `external`: a
+    server managed elsewhere, at `url`."""
 
     command: fields.Program = ()
     """Program and arguments, one item per word; no shell is involved. `{port}`, `{weights}`, `{name}` and `{devices}`

@@ -21,7 +21,7 @@ def serving_plan(
     """Describe a server that swapd itself starts on the loopback address; ``auto`` as in ``warmup_plan``."""
     options = given.options
     return EnginePlan(
-        launch=LaunchSpec(argv, env, options.cwd, options.env),
+        launch=LaunchSpec(argv, env, options.cwd, options.env, given.binding),
         serves=True,
         host=LOOPBACK,
         port=given.port,

@@ -74,6 +74,16 @@ class EngineOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Binding:
+    """What lies near the GPUs of an instance; its processes run there as far as the system allows it."""
+
+    #: ids of CPUs; empty: all will do
+    cpus: tuple[int, ...] = ()
+    #: NUMA nodes whose host memory is preferred; empty: all will do
+    numa: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """A process to start."""
 
@@ -83,6 +93,7 @@ class LaunchSpec:
     cwd: str | None
     #: the part of it that the model's configuration names; never shown
     own_env: Mapping[str, str] = field(default_factory=dict)
+    binding: Binding = Binding()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +161,7 @@ class Assignment:
     devices: tuple[str, ...]
     #: the daemon's own environment
     environ: Mapping[str, str]
+    binding: Binding = Binding()
 
 
 class Engine(Protocol):

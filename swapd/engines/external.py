@@ -1,6 +1,7 @@
 """Describes a server that something else runs: a unit, a container, another host.
 
-swapd probes it, forwards to it, and starts and stops it by hooks, if there are any. It sends it no signal.
+swapd probes it, forwards to it, and starts and stops it by hooks, if there are any. It sends it no signal, and hooks
+are not bound to CPUs: the server is rarely their child.
 """
 
 from urllib.parse import urlsplit

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from swapd.engines.base import Assignment, Engine, EngineError, EngineOptions, EnginePlan
+from swapd.engines.base import Assignment, Binding, Engine, EngineError, EngineOptions, EnginePlan
 from swapd.engines.command import Command
 from swapd.engines.external import External
 from swapd.engines.llama_server import LlamaServer
@@ -17,7 +17,17 @@ ENGINES: Final[Mapping[str, Engine]] = {
 }
 
 
-def plan(options: EngineOptions, *, port: int, devices: tuple[str, ...], environ: Mapping[str, str]) -> EnginePlan:
+_ANYWHERE: Final = Binding()
+
+
+def plan(
+    options: EngineOptions,
+    *,
+    port: int,
+    devices: tuple[str, ...],
+    environ: Mapping[str, str],
+    binding: Binding = _ANYWHERE,
+) -> EnginePlan:
     """Describe one instance of a model on a port and devices, started from the daemon's ``environ``.
 
     Raises ``EngineError`` with one sentence when the options do not suffice.
@@ -27,4 +37,5 @@ def plan(options: EngineOptions, *, port: int, devices: tuple[str, ...], environ
         raise EngineError(
             f"model {options.name} has the unknown engine {options.engine!r}; use one of {', '.join(ENGINES)}"
         )
-    return engine.plan(Assignment(options=options, port=port, devices=devices, environ=environ))
+    given = Assignment(options=options, port=port, devices=devices, environ=environ, binding=binding)
+    return engine.plan(given)

@@ -2,6 +2,7 @@
 
 Its port opens only after the load. It knows its model by the served names alone and answers 404 to any other. While
 a request is open its default shutdown waits for the client for ever, so it gets a shutdown limit below the grace.
+Versions before 0.24 cannot read the UUIDs of GPUs.
 """
 
 from swapd.core.ids import SECOND

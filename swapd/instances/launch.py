@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from swapd.engines.base import LaunchSpec
+from swapd.instances.binding import start_bound
 
 
 class Child:
@@ -26,16 +27,10 @@ class Child:
         With ``reap_at_exit`` its group is not looked after once it has ended.
         """
         self._loop = asyncio.get_running_loop()
-        self._popen = subprocess.Popen(  # noqa: S603 - an argument list from the operator's configuration; no shell
-            spec.argv,
-            env={**spec.env, **extra_env},
-            cwd=spec.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            close_fds=True,
-        )
+        started = start_bound(spec.binding, lambda: _popen(spec, output=output, extra_env=extra_env))
+        self._popen = started.result
+        #: what it was not bound to, and why; empty: nothing
+        self.unbound = started.trouble
         self.pid = self._popen.pid
         self.exited = asyncio.Event()
         #: as from ``waitpid``: negative for a signal; ``None`` before the end
@@ -103,3 +98,16 @@ class Child:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._popen.returncode = 0  # or its destructor would warn of a process that still runs
+
+
+def _popen(spec: LaunchSpec, *, output: int, extra_env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - an argument list from the operator's configuration; no shell
+        spec.argv,
+        env={**spec.env, **extra_env},
+        cwd=spec.cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        close_fds=True,
+    )

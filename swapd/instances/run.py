@@ -5,6 +5,8 @@ import enum
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
+import structlog
+
 from swapd.aio.supervise import Tasks
 from swapd.core.events import Event
 from swapd.core.ids import Duration, InstanceId, Instant, ModelName
@@ -15,6 +17,8 @@ from swapd.instances.ports import Ports
 from swapd.instances.processes import MARK, Family, Process, read
 from swapd.instances.sentences import TAIL_LINES, secret_values, with_log
 from swapd.instances.settings import InstanceSettings
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,8 @@ class Run:
         with self.output.writable() as descriptor:
             self.child = Child(spec, output=descriptor, extra_env={MARK: mark})
         self.family = Family(self.child.pid, mark)
+        if self.child.unbound:
+            _log.info("not_bound", model=self.model, instance=self.instance, detail=self.child.unbound)
 
     async def run_hook(self, spec: LaunchSpec) -> int | None:
         """Run a hook to its end and return its status; raises ``OSError`` when it cannot be started.

@@ -1,8 +1,11 @@
-"""What a model's settings say about its requests reaches the front door."""
+"""What the settings say of a model's requests reaches the front door, and of its start the engine."""
+
+import pytest
 
 from swapd.agent.directory import Directory
 from swapd.config.schema import Settings
 from swapd.core.ids import ModelName, seconds
+from swapd.engines.base import Binding
 from swapd.proxy.services import RouteOptions
 
 
@@ -26,3 +29,14 @@ def test_each_model_has_its_own_way_of_being_relayed() -> None:
         RouteOptions(),
         RouteOptions(),
     ]
+
+
+@pytest.mark.parametrize(("numa", "binding"), [("auto", Binding(cpus=(0, 1), numa=(0,))), ("off", Binding())])
+def test_an_engine_is_started_near_its_gpus_unless_the_configuration_says_no(numa: str, binding: Binding) -> None:
+    model = {"command": ["./serve", "{port}"], "memory": "1GiB"}
+    directory = Directory(Settings.model_validate({"models": {"a": model}}), created=0)
+    directory.apply(Settings.model_validate({"devices": {"numa": numa}, "models": {"a": model}}))
+    near = Binding(cpus=(0, 1), numa=(0,))
+    made = directory.plan(ModelName("a"), port=20_001, devices=("GPU-0",), binding=near)
+    assert made.launch is not None
+    assert made.launch.binding == binding

@@ -9,6 +9,7 @@ import structlog
 
 from swapd.agent.execute import Executor
 from swapd.core.commands import Answer, Check, Cut, Grant, Kill, ReadMemory, Reject, StaleFact, Start, Stop
+from swapd.engines.base import Binding
 from tests.agent.samples import COMMANDS, sample
 
 
@@ -17,7 +18,7 @@ class Rooms:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        self.planned: tuple[str, int, tuple[str, ...]] | None = None
+        self.planned: tuple[str, int, tuple[str, ...], Binding] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: self.calls.update([name])
@@ -26,8 +27,8 @@ class Rooms:
         self.calls.update(["start"])
         plan_for_port(20_001)
 
-    def plan(self, name: str, *, port: int, devices: tuple[str, ...]) -> None:
-        self.planned = (name, port, devices)
+    def plan(self, name: str, *, port: int, devices: tuple[str, ...], binding: Binding) -> None:
+        self.planned = (name, port, devices, binding)
 
 
 def _executor(rooms: Rooms) -> Executor:
@@ -64,10 +65,10 @@ def test_every_command_goes_to_its_room_and_is_told_in_at_most_one_log_line(kind
     assert len(lines) == 1
 
 
-def test_an_engine_is_planned_with_the_identities_of_exactly_its_gpus() -> None:
+def test_an_engine_is_planned_with_the_identities_of_exactly_its_gpus_and_what_is_near_them() -> None:
     rooms = Rooms()
-    _executor(rooms)(replace(sample(Start), devices=("GPU-1", "GPU-0")))
-    assert rooms.planned == ("m01", 20_001, ("GPU-1", "GPU-0"))
+    _executor(rooms)(replace(sample(Start), devices=("GPU-1", "GPU-0"), cpus=(0, 1), numa=(0,)))
+    assert rooms.planned == ("m01", 20_001, ("GPU-1", "GPU-0"), Binding(cpus=(0, 1), numa=(0,)))
 
 
 def test_a_stale_fact_is_told_by_its_event() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.engines.base import (
+    Binding,
     EngineError,
     EngineOptions,
     EnginePlan,
@@ -34,9 +35,12 @@ ENVIRON = {
 }
 
 
+NEAR = Binding(cpus=(0, 1), numa=(0,))
+
+
 def described(engine: str, *, devices: tuple[str, ...] = VIRTUAL, **options: Any) -> EnginePlan:
     wanted = EngineOptions(name=ModelName(options.pop("name", "m01")), engine=engine, **options)
-    return plan(wanted, port=20_001, devices=devices, environ=ENVIRON)
+    return plan(wanted, port=20_001, devices=devices, environ=ENVIRON, binding=NEAR)
 
 
 def launched(made: EnginePlan) -> LaunchSpec:
@@ -127,9 +131,26 @@ def test_the_daemons_own_variables_stay_with_the_daemon() -> None:
     assert env == {"PATH": "/usr/bin", "HOME": "/models", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "1"}
 
 
-def test_gpus_are_named_by_full_uuid_and_the_user_has_the_last_word() -> None:
-    env = launched(described("command", command=("serve",), devices=GPUS)).env
-    assert (env["CUDA_DEVICE_ORDER"], env["CUDA_VISIBLE_DEVICES"]) == ("PCI_BUS_ID", ",".join(GPUS))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_s_gpus_are_named_by_full_uuid_in_the_order_given_whatever_the_daemon_was_told(
+    engine: str,
+) -> None:
+    for order in (GPUS, GPUS[::-1], GPUS[:1]):
+        made = described(engine, command=("serve",), weights="/m", url="http://127.0.0.1:1", devices=order)
+        env = launched(made).env
+        assert (env["CUDA_DEVICE_ORDER"], env["CUDA_VISIBLE_DEVICES"]) == ("PCI_BUS_ID", ",".join(order))
+
+
+def test_the_server_runs_near_its_gpus_and_its_stop_hook_anywhere() -> None:
+    for engine in ("command", "llama-server", "vllm"):
+        made = described(engine, command=("serve",), weights="/m", devices=GPUS, stop_command=("stop",))
+        assert launched(made).binding == NEAR
+        assert made.stop.command is not None
+        assert made.stop.command.binding == Binding()
+    assert launched(described("external", url="http://127.0.0.1:1", command=("start",))).binding == Binding()
+
+
+def test_what_the_user_writes_has_the_last_word() -> None:
     mine = launched(described("command", command=("serve",), devices=GPUS, env={"CUDA_VISIBLE_DEVICES": "1"})).env
     assert mine["CUDA_VISIBLE_DEVICES"] == "1"
 
