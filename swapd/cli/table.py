@@ -4,7 +4,7 @@ Every name and text becomes a ``Text`` without markup, with unprintable characte
 error texts are an engine's. Only the exceptional is coloured, and nothing is said by colour alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -21,6 +21,11 @@ _NARROW: Final = 90
 """Below this the columns that explain, rather than state, are left out."""
 _BAR: Final = 10
 _WHY_LINES: Final = 8
+_NOTEWORTHY_SHARE: Final = 0.01
+"""Foreign memory below this share of a GPU is the driver's own, and noise."""
+_NOTEWORTHY_DIFFERENCE: Final = 0.1
+"""Measured memory that differs from the configured by more than this share wants correcting."""
+_USABLE: Final = frozenset({"degraded", "mig"})
 _STATE_STYLES: Final = {"ready": "green", "failed": "bold red", "leaked": "bold red", "loading": "yellow"}
 
 
@@ -35,15 +40,21 @@ def print_status(console: Console, document: Json) -> None:
     """Print the document."""
     _print_head(console, document)
     console.print()
-    console.print(_devices(document["devices"]))
+    narrow = console.width < _NARROW
+    console.print(_devices(document["devices"], narrow=narrow))
+    for trouble in gpu_troubles(document["devices"]):
+        console.print(trouble)
+    for complaint in document["driver"]["complaints"]:
+        console.print(Text(printable(complaint), "yellow"))
     console.print()
-    console.print(_models(document, narrow=console.width < _NARROW))
+    console.print(_models(document, narrow=narrow))
     reservation = document["reservation"]
     if reservation is not None:
         draining = ", ".join(map(printable, reservation["draining"])) or "nobody"
         line = f"GPUs {_gpus(reservation['gpus'])} are reserved for {printable(reservation['model'])}"
         console.print(Text(f"\n{line} since {age(reservation['age_s'])}; draining {draining}"))
     _print_errors(console, document["models"])
+    _print_footprints(console, document["models"])
     _print_why(console, document)
 
 
@@ -87,6 +98,9 @@ def _print_head(console: Console, document: Json) -> None:
     console.print(Text("  ".join(f"{name} {printable(address)}" for name, address in document["listeners"].items())))
     for reason in document["not_ready"]:
         console.print(Text(f"not ready: {printable(reason)}", style="bold red"))
+    trouble = driver_trouble(document["driver"], told=document["not_ready"])
+    if trouble is not None:
+        console.print(trouble)
     if not config["ok"]:
         refused = printable(config["error"] or "the file is refused")
         console.print(
@@ -108,18 +122,64 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
 _NOTEWORTHY = frozenset({"thrashing", "marginal"})
 
 
-def _devices(devices: list[Json]) -> Table:
-    rows = table("GPU", "id", "reserved", "", "models", right=("GPU",))
+def _devices(devices: list[Json], *, narrow: bool) -> Table:
+    measured = any(device["free_bytes"] is not None for device in devices)
+    columns = ("GPU", "device", "reserved", "", *(["free"] if measured else []), "models")
+    rows = table(*(columns if not narrow else ("GPU", "reserved", "models")), right=("GPU", "free"))
     for device in devices:
-        total, reserved, lost = device["memory_bytes"], device["reserved_bytes"], device["quarantined_bytes"]
-        filled = round(_BAR * reserved / total) if total else 0
-        text = Text(f"{size(reserved)} of {size(total)}")
-        if lost:
-            text.append(f", {size(lost)} not released", "bold red")
+        total, reserved = device["memory_bytes"], device["reserved_bytes"]
+        filled = min(round(_BAR * reserved / total), _BAR) if total else 0
         bar = "█" * filled + "░" * (_BAR - filled)
-        names = ", ".join(map(printable, device["models"])) or "–"
-        rows.add_row(str(device["index"]), Text(printable(device["uuid"])), text, bar, Text(names))
+        free = [] if not measured else ["–" if device["free_bytes"] is None else size(device["free_bytes"])]
+        number, models = str(device["index"]), Text(", ".join(map(printable, device["models"])) or "–")
+        described = Text(printable(device["name"] or device["uuid"] or "–"))
+        if narrow:
+            rows.add_row(number, _reserved(device), models)
+        else:
+            rows.add_row(number, described, _reserved(device), bar, *free, models)
     return rows
+
+
+def _reserved(device: Json) -> Text:
+    """Say what is booked on a device, and why it, or part of its memory, can be given to nobody."""
+    text = Text(f"{size(device['reserved_bytes'])} of {size(device['memory_bytes'])}")
+    if device["health"] != "healthy":
+        text.append(", ").append_text(health(device))
+    if device["quarantined_bytes"]:
+        text.append(f", {size(device['quarantined_bytes'])} not released", "bold red")
+    if (device["foreign_bytes"] or 0) > device["memory_bytes"] * _NOTEWORTHY_SHARE:
+        text.append(f", {size(device['foreign_bytes'])} foreign", "yellow")
+    return text
+
+
+def gpu_troubles(devices: Iterable[Json]) -> Iterable[Text]:
+    """Yield one line for each GPU that is not healthy: why."""
+    for device in devices:
+        if device["health"] != "healthy":
+            yield Text(f"GPU {device['index']}: {printable(device['health_why'] or device['health'])}", _style(device))
+
+
+def health(device: Json) -> Text:
+    """Return a GPU's health in a word, coloured if it is exceptional."""
+    return Text(device["health"], _style(device))
+
+
+def _style(device: Json) -> str:
+    if device["health"] == "healthy":
+        return ""
+    return "yellow" if device["health"] in _USABLE else "bold red"
+
+
+def driver_trouble(driver: Json, *, told: Sequence[str] = ()) -> Text | None:
+    """Return the line that says that the driver cannot be asked; ``None``: it can, or there is none.
+
+    The reason is left out if it is among the sentences already ``told``.
+    """
+    if driver["state"] in {"up", "virtual"}:
+        return None
+    state = driver["state"].replace("_", " ")
+    why = f": {printable(driver['trouble'])}" if driver["trouble"] and driver["trouble"] not in told else ""
+    return Text(f"GPU driver {state}, nothing new is loaded{why}", "bold red")
 
 
 def _models(document: Json, *, narrow: bool) -> Table:
@@ -182,6 +242,14 @@ def _print_errors(console: Console, models: list[Json]) -> None:
         console.print(Text(line, "red"))
         if model["log"]:
             console.print(Text(f"its log: {printable(model['log'])}"))
+
+
+def _print_footprints(console: Console, models: list[Json]) -> None:
+    for model in models:
+        declared, measured = model["declared_bytes"], model["measured_bytes"]
+        if measured is not None and abs(measured - declared) > _NOTEWORTHY_DIFFERENCE * declared:
+            took = f"{printable(model['name'])} took {size(measured)} per GPU when it was last ready"
+            console.print(Text(f"\n{took}, its memory is configured as {size(declared)}", "yellow"))
 
 
 def _print_why(console: Console, document: Json) -> None:

@@ -14,9 +14,11 @@ from swapd.admin.status import ConfigInfo
 from swapd.cli.table import age, print_status, size, wide
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, ModelName
 from swapd.core.reasons import Stage, State, Verdict, WaitingFor
+from swapd.core.topology import DriverState, GpuHealth
 from swapd.core.view import NodeView, ReservationView
 from tests.cli.command import node
 from tests.fakes.control import FakeControl, extras
+from tests.fakes.gpu_nodes import gpu, gpu_node, sick, topology
 from tests.fakes.node_views import GIB, at, gpu_view, instance_view, model_view, node_view
 
 
@@ -110,6 +112,57 @@ def test_devices_errors_and_decisions_follow() -> None:
 )
 def test_what_is_wrong_is_said_in_words(view: NodeView, changes: dict[str, object], words: str) -> None:
     assert words in shown(view, **changes)
+
+
+def test_gpus_are_told_with_what_the_driver_says_and_who_else_is_there() -> None:
+    memory = {
+        "reserved_bytes": Bytes(40 * GIB),
+        "free_bytes": Bytes(35 * GIB),
+        "foreign_bytes": Bytes(5 * GIB),
+        "models": (ModelName("m01"),),
+    }
+    noise = {"free_bytes": Bytes(80 * GIB), "foreign_bytes": Bytes(5 << 20)}
+    text = shown(gpu_node(gpus={0: memory, 1: noise, 2: {"free_bytes": None}}))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "0 NVIDIA H100 80GB HBM3 40.0 GiB of 80.0 GiB, 5.0 GiB foreign █████░░░░░ 35.0 GiB m01" in lines
+    assert "1 NVIDIA H100 80GB HBM3 0 B of 80.0 GiB ░░░░░░░░░░ 80.0 GiB –" in lines
+    assert "2 NVIDIA H100 80GB HBM3 0 B of 80.0 GiB ░░░░░░░░░░ – –" in lines
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_a_gpu_that_is_not_healthy_is_told_with_the_reason_at_every_width(width: int) -> None:
+    healths = {
+        1: {"health": GpuHealth.LOST, "why": "lost: GPU is lost"},
+        2: {"health": GpuHealth.DEGRADED, "why": "6 of 18 NVLinks"},
+        3: {"health": GpuHealth.MIG},
+        4: {"health": GpuHealth.FAILED, "why": "Xid 79"},
+    }
+    text = shown(gpu_node(topology=topology(*(gpu(i, **healths.get(i, {})) for i in range(8)))), width)
+    assert [line for line in text.splitlines() if line.startswith("GPU ") and ":" in line] == [
+        "GPU 1: lost: GPU is lost",
+        "GPU 2: 6 of 18 NVLinks",
+        "GPU 3: mig",
+        "GPU 4: Xid 79",
+    ]
+    words = " ".join(text.split())
+    assert [f"0 B of 80.0 GiB, {health}" in words for health in ("lost", "degraded", "mig", "failed")] == [True] * 4
+
+
+def test_driver_trouble_stands_at_the_top_and_its_reason_stands_there_once() -> None:
+    trouble = "NVML answers no call; see dmesg"
+    view = gpu_node(topology=sick(topology(), driver=DriverState.NOT_LOADED, trouble=trouble))
+    assert shown(view).splitlines()[3] == f"GPU driver not loaded, nothing new is loaded: {trouble}"
+    told = shown(view, not_ready=(trouble,)).splitlines()
+    assert told[3:5] == [f"not ready: {trouble}", "GPU driver not loaded, nothing new is loaded"]
+
+
+def test_complaints_and_footprints_that_are_configured_wrong_are_told() -> None:
+    model = model_view("m01", declared_bytes=Bytes(10 * GIB), measured_bytes=Bytes(14 * GIB))
+    close = model_view("m02", declared_bytes=Bytes(10 * GIB), measured_bytes=Bytes(11 * GIB))
+    text = shown(gpu_node(model, close, topology=topology(complaints=("7 of 8 GPUs are here",))))
+    assert "\n7 of 8 GPUs are here\n" in text
+    assert "m01 took 14.0 GiB per GPU when it was last ready, its memory is configured as 10.0 GiB" in text
+    assert "m02 took" not in text
 
 
 def test_a_narrow_terminal_still_tells_pins_and_thrashing() -> None:
