@@ -4,7 +4,11 @@ Each error keeps NVML's own number and name for metrics and logs. Whoever asks N
 else: the facade lets no exception of the bindings through.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class NvmlError(Exception):
@@ -68,6 +72,15 @@ class MismatchError(NvmlError):
     """Library, kernel driver and bindings are not of one version."""
 
 
+class DriverError(Exception):
+    """The driver cannot be asked, whatever the GPUs are; none of them is known to be lost for that."""
+
+    def __init__(self, error: NvmlError) -> None:
+        super().__init__(str(error))
+        #: what NVML answered, to the question it should always answer or to each GPU's
+        self.error: Final = error
+
+
 BY_CODE: Final[dict[int, type[NvmlError]]] = {
     2: InvalidArgumentError,
     3: NotSupportedError,
@@ -84,3 +97,13 @@ BY_CODE: Final[dict[int, type[NvmlError]]] = {
     999: UnknownError,
 }
 """The class of an ``nvmlReturn_t``; those not listed are plain ``NvmlError``."""
+
+
+def optional(call: Callable[[], T], *, otherwise: U) -> T | U:
+    """Return what a call answers, or what stands for its absence; ``LostError`` alone goes through."""
+    try:
+        return call()
+    except LostError:
+        raise
+    except NvmlError:
+        return otherwise

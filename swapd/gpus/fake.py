@@ -66,7 +66,7 @@ class FakeLibrary(FakeDriver):
     # -- memory, load, faults ---------------------------------------------------------------------------------------
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int | None = None) -> Any:
-        """Version 1 counts the reserve as used, version 2 tells it apart."""
+        """Count the reserve as used in version 1, tell it apart in version 2."""
         (gpu,) = self.enter("DeviceGetMemoryInfo_v2" if version else "DeviceGetMemoryInfo", handle)
         if gpu.mig:
             raise pynvml.NVMLError_NoPermission
@@ -80,12 +80,12 @@ class FakeLibrary(FakeDriver):
         return pynvml.c_nvmlMemory_v2_t(version, gpu.total_bytes, reserved, gpu.free_bytes, gpu.used_bytes)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
-        """A lost GPU has none."""
+        """List nothing for a lost GPU."""
         (gpu,) = self.enter("DeviceGetComputeRunningProcesses", handle)
         return _process_list(() if gpu.lost else gpu.compute)
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle: Any) -> list[Any]:
-        """A lost GPU has none."""
+        """List nothing for a lost GPU."""
         (gpu,) = self.enter("DeviceGetGraphicsRunningProcesses", handle)
         return _process_list(() if gpu.lost else gpu.graphics)
 
@@ -96,7 +96,7 @@ class FakeLibrary(FakeDriver):
         return pynvml.c_nvmlUtilization_t(gpu.utilization, 0)
 
     def nvmlDeviceGetMigMode(self, device: Any) -> list[int]:
-        """Current and pending."""
+        """Tell the current and the pending mode."""
         (gpu,) = self.enter("DeviceGetMigMode", device)
         if gpu.mig is None:
             raise pynvml.NVMLError_NotSupported
@@ -107,14 +107,14 @@ class FakeLibrary(FakeDriver):
         return gpu.remapped_rows
 
     def nvmlDeviceGetNumaNodeId(self, handle: Any) -> int:
-        """The node that is the GPU's own memory."""
+        """Tell the node that is the GPU's own memory."""
         (gpu,) = self.enter("DeviceGetNumaNodeId", handle)
         if gpu.own_numa is None:
             raise pynvml.NVMLError_NotSupported
         return gpu.own_numa
 
     def nvmlDeviceGetFieldValues(self, handle: Any, fieldIds: Sequence[Any]) -> Any:
-        """The call succeeds whatever becomes of each field."""
+        """Succeed, whatever becomes of each field."""
         (gpu,) = self.enter("DeviceGetFieldValues", handle)
         return field_values(gpu, fieldIds)
 
@@ -124,11 +124,11 @@ class FakeLibrary(FakeDriver):
         return int(self._link("DeviceGetNvLinkState", device, link).active)
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, device: Any, link: int) -> Any:
-        """A link that is off leads nowhere."""
+        """Refuse for a link that is off."""
         return _pci_info(self._active_link("DeviceGetNvLinkRemotePciInfo", device, link).remote)
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int) -> int:
-        """A link that is off leads nowhere."""
+        """Refuse for a link that is off."""
         return self._active_link("DeviceGetNvLinkRemoteDeviceType", handle, link).kind
 
     def _link(self, name: str, handle: Any, link: int) -> FakeLink:
@@ -150,25 +150,25 @@ class FakeLibrary(FakeDriver):
         return int(_LEVELS[one.levels.get(other.bdf, PcieLevel.SYS)])
 
     def nvmlDeviceGetP2PStatus(self, device1: Any, device2: Any, p2pIndex: int) -> int:
-        """Everything is possible between linked GPUs, nothing between others."""
+        """Allow everything between linked GPUs, nothing between others."""
         one, other = self.enter("DeviceGetP2PStatus", device1, device2)
         whole(p2pIndex)
         linked = any(link.peer in (None, other) for link in one.active_links)
         return int(pynvml.NVML_P2P_STATUS_OK if linked else pynvml.NVML_P2P_STATUS_NOT_SUPPORTED)
 
     def nvmlDeviceGetCpuAffinity(self, handle: Any, cpuSetSize: int) -> Any:
-        """What does not fit is left out without an error."""
+        """Leave out without an error what does not fit."""
         (gpu,) = self.enter("DeviceGetCpuAffinity", handle)
         return _words(gpu.cpus, cpuSetSize)
 
     def nvmlDeviceGetMemoryAffinity(self, handle: Any, nodeSetSize: int, scope: int) -> Any:
-        """What does not fit is left out without an error."""
+        """Leave out without an error what does not fit."""
         (gpu,) = self.enter("DeviceGetMemoryAffinity", handle)
         whole(scope)
         return _words(gpu.memory_nodes, nodeSetSize)
 
     def nvmlDeviceGetGpuFabricInfoV(self, device: Any, gpuFabricInfo: Any) -> int:
-        """Into the struct behind the pointer."""
+        """Fill the struct behind the pointer."""
         (gpu,) = self.enter("DeviceGetGpuFabricInfoV", device)
         if gpu.fabric is None:
             raise pynvml.NVMLError_NotSupported
