@@ -16,8 +16,8 @@ from swapd.core.events import Event
 from swapd.core.ids import SECOND, InstanceId, Instant, ModelName
 from swapd.engines.base import EnginePlan
 from swapd.instances.ports import Ports
-from swapd.instances.processes import Adopted, become_subreaper
-from swapd.instances.run import Room
+from swapd.instances.processes import Adopted, become_subreaper, table, tell_apart
+from swapd.instances.run import Phase, Room
 from swapd.instances.settings import Endpoint, InstanceSettings, ProcessView
 from swapd.instances.supervisor import Supervisor
 
@@ -81,6 +81,20 @@ class Instances:
         run = supervisor.run
         port = run.plan.port if run.plan is not None else run.port
         return ProcessView(run.child.pid if run.child is not None else None, port, run.output.path)
+
+    def owners(self) -> dict[int, InstanceId]:
+        """Return the instance that each process belongs to, from one look at the process table.
+
+        Dead processes that are not reaped yet are in it: of a process whose leading thread has ended, others may still
+        hold memory. A server that is not a descendant of ours (external, in a container) is not. Raises ``OSError``
+        when out of descriptors: a part of the answer would make strangers of our own.
+        """
+        runs = [supervisor.run for supervisor in self._supervisors.values()]
+        # the ids of one that is gone may be other processes' by now
+        instances = {run.family: run.instance for run in runs if run.family is not None and run.phase is not Phase.GONE}
+        if not instances:
+            return {}
+        return {pid: instances[family] for pid, family in tell_apart(instances, table()).items()}
 
     def log_tail(self, instance: InstanceId, lines: int) -> tuple[str, ...]:
         """Return the last lines that an instance has printed; none for an unknown one."""

@@ -9,7 +9,7 @@ import ctypes
 import errno
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ MARK = "SWAPD_INSTANCE"
 _PR_SET_CHILD_SUBREAPER = 36
 #: what a failed look says of this process, and not of the one looked at
 _OWN_TROUBLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+#: longer than any ``stat`` of a process
+_STAT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ def table() -> dict[int, Process]:
 
 def read(pid: int) -> Process | None:
     """Return one process, or ``None`` when it is gone; raises ``OSError`` when out of descriptors."""
-    text = _content(pid, "stat")
-    if text is None:
+    text = _stat(pid)
+    if not text:
         return None
     # the second field is the name in brackets, and may itself hold brackets and blanks
     fields = text[text.rindex(b")") + 2 :].split()
@@ -70,19 +72,33 @@ def read(pid: int) -> Process | None:
     )
 
 
-def carries_mark(pid: int, mark: str) -> bool:
-    """Whether the process was started with this mark; unreadable counts as no, but see ``read``."""
-    environ = _content(pid, "environ")
-    return environ is not None and f"{MARK}={mark}".encode() in environ.split(b"\0")
-
-
-def _content(pid: int, name: str) -> bytes | None:
+def mark_of(pid: int) -> str | None:
+    """Return the mark the process was started with; ``None``: it has none or cannot be read, but see ``read``."""
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError as error:
+        if error.errno in _OWN_TROUBLE:
+            raise
+        return None
+    for variable in environ.split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == MARK.encode():
+            return value.decode(errors="replace")
+    return None
+
+
+def _stat(pid: int) -> bytes:
+    """Return the line of a process, or nothing; by system calls alone, because a node has thousands of processes."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, _STAT_BYTES)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if error.errno in _OWN_TROUBLE:
             raise  # a process must not seem to be gone because we cannot look
-        return None
+        return b""
 
 
 class Family:
@@ -90,36 +106,53 @@ class Family:
 
     def __init__(self, leader: int, mark: str) -> None:
         self.leader = leader
-        self._mark = mark
-        self._seen: set[tuple[int, int]] = set()
+        self.mark = mark
+        #: id and start of each member at the last look
+        self.seen: frozenset[tuple[int, int]] = frozenset()
 
     def members(self) -> tuple[Process, ...]:
-        """Return those alive or dead but not reaped, oldest first."""
+        """Return those alive or dead but not reaped, oldest first; reads the process table."""
         everyone = table()
-        inside: dict[int, bool] = {}
-        mine = [process for process in everyone.values() if self._belongs(process, everyone, inside)]
-        self._seen = {(process.pid, process.start) for process in mine}
-        return tuple(sorted(mine, key=lambda process: (process.start, process.pid)))
+        return tuple(sorted(map(everyone.__getitem__, tell_apart((self,), everyone)), key=_age))
 
     def living(self) -> tuple[Process, ...]:
         """Return the members that are not zombies."""
         return tuple(process for process in self.members() if not process.zombie)
 
-    def _belongs(self, process: Process, everyone: dict[int, Process], inside: dict[int, bool]) -> bool:
-        known = inside.get(process.pid)
-        if known is not None:
-            return known
-        inside[process.pid] = False  # against a loop, which a table read over a while may show
-        belongs = (
-            self.leader in {process.pid, process.group, process.session}
-            or (process.pid, process.start) in self._seen
-            or (process.parent == os.getpid() and carries_mark(process.pid, self._mark))
-        )
-        if not belongs:
-            parent = everyone.get(process.parent)
-            belongs = parent is not None and self._belongs(parent, everyone, inside)
-        inside[process.pid] = belongs
-        return belongs
+
+def tell_apart(families: Collection[Family], everyone: Mapping[int, Process]) -> dict[int, Family]:
+    """Return the family that each process of a table belongs to, those of none left out; families remember it.
+
+    One walk for all of them: what says so itself (leader, group, session, seen before, mark), then what descends from
+    it.
+    """
+    leaders = {family.leader: family for family in families}
+    seen = {identity: family for family in families for identity in family.seen}
+    marks = {family.mark: family for family in families}
+    us = os.getpid()
+    found: dict[int, Family] = {}
+    children: dict[int, list[int]] = {}
+    for pid, process in everyone.items():
+        family = leaders.get(pid) or leaders.get(process.group) or leaders.get(process.session)
+        family = family or seen.get((pid, process.start))
+        if family is None and process.parent == us:
+            family = marks.get(mark_of(pid) or "")
+        if family is not None:
+            found[pid] = family
+        else:
+            children.setdefault(process.parent, []).append(pid)
+    heads = list(found)
+    for pid in heads:  # grows; each process is taken out once, so a loop in a table read over a while ends
+        for child in children.pop(pid, ()):
+            found[child] = found[pid]
+            heads.append(child)
+    for family in families:
+        family.seen = frozenset((pid, everyone[pid].start) for pid, owner in found.items() if owner is family)
+    return found
+
+
+def _age(process: Process) -> tuple[int, int]:
+    return process.start, process.pid
 
 
 def send(processes: Iterable[Process], signum: int) -> None:

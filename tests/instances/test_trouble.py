@@ -19,7 +19,7 @@ from swapd.core.reasons import LoadFailure
 from swapd.instances import InstanceSettings
 from swapd.instances.launch import Child
 from swapd.instances.output import Output
-from swapd.instances.processes import carries_mark, read
+from swapd.instances.processes import mark_of, read
 from tests.fakes.counted import Counted
 from tests.fakes.engine_bench import bench, until
 
@@ -44,7 +44,7 @@ def test_a_process_that_cannot_be_looked_at_is_not_taken_for_gone() -> None:
         with pytest.raises(OSError, match="Too many open files"):
             read(os.getpid())
         with pytest.raises(OSError, match="Too many open files"):
-            carries_mark(os.getpid(), "mark")
+            mark_of(os.getpid())
 
 
 @pytest.mark.parametrize("killed", [False, True])
