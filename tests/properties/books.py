@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from swapd.core.catalog import Catalog, ModelSpec, Priority
-from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
+from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId, gpu_indices
 from swapd.core.reasons import State, UnloadCause
 from swapd.core.topology import NodeTopology
+from tests.properties.devices import Devices
 
 
 class Phase(Enum):
@@ -57,11 +58,17 @@ class Instance:
     stop: UnloadCause | None = None
     signalled: Instant | None = None
     killed: bool = False
-    gone: bool = False
-    in_flight: set[RequestId] = field(default_factory=set)
-    last_used: Instant = Instant(0)
+    #: when its processes were reported gone
+    gone: Instant | None = None
+    #: nothing of it is left, as far as the shell can tell
+    engine_gone: bool = False
     #: the GPUs' memory may be in use: started, and the release not yet reported
     holds_memory: bool = False
+    #: memory per GPU it counts for: as configured, or as measured in an earlier run or in this one
+    charge: Bytes = Bytes(0)
+    measured: bool = False
+    in_flight: set[RequestId] = field(default_factory=set)
+    last_used: Instant = Instant(0)
 
     @property
     def serves(self) -> bool:
@@ -84,7 +91,7 @@ class Books:
     """What an observer without insight knows of the node."""
 
     def __init__(self, topology: NodeTopology, catalog: Catalog) -> None:
-        self.topology = topology
+        self.devices = Devices(topology)
         self.catalog = catalog
         self.now = Instant(0)
         self.requests: dict[RequestId, Request] = {}
@@ -104,6 +111,10 @@ class Books:
         #: resident when their configuration changed: they may come back unasked
         self.wishes: set[ModelName] = set()
         self.draining = False
+        #: measured memory per GPU, by model and revision
+        self.measured: dict[tuple[ModelName, str], Bytes] = {}
+        #: when the core asked for a reading it has not had yet
+        self.asked: Instant | None = None
 
     def snapshot(self) -> "Books":
         """Return a copy that later steps leave alone."""
@@ -135,35 +146,33 @@ class Books:
         """Return the instances that may use memory on a GPU."""
         return [i for i in self.instances.values() if i.holds_memory and i.gpus >> gpu & 1]
 
-    def free_bytes(self, gpu: int) -> Bytes:
-        """Return the memory nobody can be using on a GPU."""
-        used = sum(i.spec.footprint.bytes_per_gpu for i in self.holders(gpu) if i.spec)
-        return Bytes(self.topology.gpus[gpu].memory_bytes - used)
+    def need(self, spec: ModelSpec) -> Bytes:
+        """Return the memory per GPU that a model is known to take."""
+        return self.measured.get((spec.name, spec.revision), spec.footprint.bytes_per_gpu)
 
     def fits(self, spec: ModelSpec, gpu: int, *, beside: list[Instance]) -> bool:
         """Return whether the model finds room on a GPU beside these instances."""
-        footprint = spec.footprint
-        others = [i.spec.footprint for i in beside if i.spec and i.gpus >> gpu & 1]
-        if others and (footprint.exclusive or any(other.exclusive for other in others)):
+        others = [i for i in beside if i.spec and i.gpus >> gpu & 1]
+        if others and (spec.footprint.exclusive or any(i.spec.footprint.exclusive for i in others if i.spec)):
             return False
-        used = sum(other.bytes_per_gpu for other in others)
-        return used + footprint.bytes_per_gpu <= self.topology.gpus[gpu].memory_bytes
+        return sum(i.charge for i in others) + self.need(spec) <= self.devices.capacity(gpu)
 
     def deadline(self, request: Request) -> Instant:
         """Return by when a request must be answered while it waits; a removed model's requests have no patience."""
         spec = self.catalog.models.get(request.model)
         return Instant(request.arrived + spec.max_wait) if spec else request.arrived
 
-    def room(self, spec: ModelSpec, *, beside: list[Instance]) -> int:
-        """Return on how many GPUs the model would find room beside these instances."""
-        return sum(self.fits(spec, gpu.index, beside=beside) for gpu in self.topology.gpus)
+    def room(self, spec: ModelSpec, *, beside: list[Instance]) -> bool:
+        """Return whether the model may be placed somewhere and finds room there beside these instances."""
+        fitting = {g.index for g in self.devices.topology.gpus if self.fits(spec, g.index, beside=beside)}
+        return any(fitting.issuperset(gpu_indices(gpus)) for gpus in self.devices.sets(spec))
 
     def feasible(self, spec: ModelSpec, *, pins: bool = True) -> bool:
         """Return whether the model would fit if everything movable left."""
         present = [i for i in self.instances.values() if i.state is not State.UNLOADING]
         others = [i for i in present if i.model != spec.name or i.state is State.LEAKED]
         stuck = [i for i in others if i.state is State.LEAKED or (pins and self.pinned(i.model))]
-        return self.room(spec, beside=stuck) >= spec.footprint.gpus
+        return self.room(spec, beside=stuck)
 
     def least_load_time(self, model: ModelName) -> Duration:
         """Return a lower bound of what any average of recent load times would be."""

@@ -21,10 +21,12 @@ from swapd.core.events import (
 )
 from swapd.core.ids import Duration, Instant, RequestId, seconds
 from swapd.core.reasons import Outcome, State
+from swapd.sim.driver import VirtualDriver
 from swapd.sim.replay import Origin
 from tests.properties.books import Phase
+from tests.properties.broken import broken
+from tests.properties.device_talk import DeviceTalk
 from tests.properties.facts import facts, old_facts, truth
-from tests.properties.oracle import broken
 from tests.properties.watch import Watch
 
 #: wake-ups within one passing of time after which the core counts as spinning
@@ -36,9 +38,10 @@ _OUTCOMES = (Outcome.SERVED, Outcome.CANCELLED, Outcome.UPSTREAM_FAILED)
 class Dialogue:
     """One core, its watch, and the world's side of the talk."""
 
-    def __init__(self, origin: Origin, variants: tuple[Catalog, ...] = ()) -> None:
+    def __init__(self, origin: Origin, variants: tuple[Catalog, ...] = (), driver: VirtualDriver | None = None) -> None:
         self.scheduler = origin.scheduler()
-        self.watch = Watch(origin, self.scheduler)
+        self.watch = Watch(origin, self.scheduler, driver)
+        self.devices = DeviceTalk(driver, origin.topology) if driver is not None else None
         self.books = self.watch.books
         self.variants = (origin.catalog, *variants)
         self.now = origin.at
@@ -46,9 +49,13 @@ class Dialogue:
 
     def say(self, event: Event) -> None:
         """Tell one fact; refusals are confirmed at once, as the shell does."""
+        if self.devices is not None:
+            event = self.devices.happens(event)
         commands = self.scheduler.handle(event)
         self.watch(event, commands)
         for command in commands:
+            if self.devices is not None:
+                self.devices.carry_out(command, self.now)
             if isinstance(command, Reject):
                 self.say(RequestEnded(self.now, command.request, Outcome.REJECTED))
 
@@ -83,10 +90,49 @@ class Dialogue:
                 self.say(possible[fact % len(possible)])
 
     def obey(self, which: int) -> None:
-        """Let one of the instances that owe an answer do what it was told."""
+        """Let one of the instances that owe an answer do what it was told, or the driver answer."""
         owed = [fact for _, i in sorted(self.books.instances.items()) if (fact := truth(i, self.now))]
-        if owed:
-            self.say(owed[which % len(owed)])
+        reads = self.devices is not None and bool(self.devices.asked or self.devices.begun)
+        if owed or reads:
+            place = which % (len(owed) + reads)
+            if place < len(owed):
+                self.say(owed[place])
+            else:
+                self.read(which)
+
+    def read(self, which: int) -> None:
+        """Tell a reading: one that was begun a while ago, or a fresh one."""
+        if self.devices is not None:
+            self.say(self.devices.end(which, self.now))
+
+    def begin_reading(self) -> None:
+        """Let a reading be made and told later."""
+        if self.devices is not None:
+            self.devices.begin(self.now)
+
+    def release(self, which: int) -> None:
+        """Let the driver give back the memory of an engine that has ended."""
+        if self.devices is not None:
+            self.devices.release(which, self.now)
+
+    def befall(self, kind: int, gpu: int) -> None:
+        """Let something happen to the devices, and be told half of the time."""
+        if self.devices is not None:
+            self.devices.befall(kind, gpu, self.now)
+            if kind % 2:
+                self.tell_news()
+
+    def recover(self, gpu: int) -> None:
+        """Let a GPU be sound again, or the driver answer again, and be told."""
+        if self.devices is not None:
+            self.devices.recover(gpu, self.now)
+            self.tell_news()
+
+    def tell_news(self) -> None:
+        """Tell how the devices are."""
+        news = self.devices.news(self.now) if self.devices is not None else None
+        if news is not None:
+            self.say(news)
 
     def pass_time(self, milliseconds: int) -> None:
         """Let time pass, and wake the core whenever it wants to be."""
@@ -183,6 +229,8 @@ class Dialogue:
             request = self.books.requests.get(key)
             if request is not None and request.phase is Phase.GRANTED:
                 self.say(RequestEnded(self.now, key, Outcome.CUT if request.cut else Outcome.SERVED))
+        for event in self.devices.heal(self.now) if self.devices is not None else ():
+            self.say(event)
 
     def _at_work(self) -> bool:
         unanswered = any(not order.answered for order in self.books.orders.values())

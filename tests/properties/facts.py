@@ -50,11 +50,11 @@ def _loading(instance: InstanceId, now: Instant) -> Iterator[Event]:
 
 
 def _stopping(instance: Instance, now: Instant) -> Iterator[Event]:
-    if instance.gone:
+    if instance.gone is not None:
         yield EngineGone(now, instance.id)
         yield EngineGone(now, instance.id)
     yield ProcessesGone(now, instance.id)
-    if not instance.killed and not instance.gone:
+    if not instance.killed and instance.gone is None:
         yield StopSignalled(now, instance.id)
         yield InstanceExited(now, instance.id, 0, "left by itself")
 
@@ -77,10 +77,10 @@ def old_facts(instance: InstanceId, now: Instant) -> tuple[Event, ...]:
 
 def truth(instance: Instance, now: Instant) -> Event | None:
     """Return the next fact if the instance does what it was told; ``None`` when nothing is outstanding."""
-    if instance.started is None or not instance.holds_memory:
+    if instance.started is None or instance.engine_gone:
         return None
     if instance.stop is not None or instance.killed:
-        if instance.gone:
+        if instance.gone is not None:
             return EngineGone(now, instance.id)
         if instance.killed or instance.signalled is not None:
             return ProcessesGone(now, instance.id)

@@ -6,6 +6,8 @@ from swapd.core.events import (
     CatalogChanged,
     EngineGone,
     Event,
+    FootprintsKnown,
+    GpuMemoryRead,
     InstanceExited,
     InstanceHealthy,
     InstanceReady,
@@ -23,10 +25,11 @@ from swapd.core.events import (
     StageEntered,
     StopSignalled,
     Tick,
+    TopologyChanged,
     UnloadOrdered,
     UpstreamFailed,
 )
-from swapd.core.ids import Duration, InstanceId, Instant, RequestId
+from swapd.core.ids import Duration, InstanceId, Instant, RequestId, gpu_indices
 from tests.properties.books import Books, OperatorOrder, Phase, Request
 
 
@@ -53,10 +56,20 @@ def hear(books: Books, event: Event) -> None:
                 books.instances[event.instance].signalled = event.at
         case ProcessesGone():
             if event.instance in books.instances:
-                books.instances[event.instance].gone = True
+                instance = books.instances[event.instance]
+                instance.gone = event.at if instance.gone is None else instance.gone
         case EngineGone():
-            if event.instance in books.instances:
-                books.instances[event.instance].holds_memory = False
+            _engine_gone(books, event.instance)
+        case GpuMemoryRead():
+            books.devices.hear(event)
+            if books.asked is not None and event.taken >= books.asked:
+                books.asked = None
+        case TopologyChanged():
+            books.devices.topology = event.topology
+        case FootprintsKnown():
+            for model, size in event.bytes_per_gpu.items():
+                if model in books.catalog.models:
+                    books.measured[model, books.catalog.models[model].revision] = size
         case CatalogChanged():
             books.catalog = event.catalog
             books.operator_pins = {m: pin for m, pin in books.operator_pins.items() if m in event.catalog.models}
@@ -123,6 +136,15 @@ def _ready(books: Books, event: InstanceReady) -> None:
     instance.ready = event.at
     instance.last_used = max(instance.last_used, event.at)
     books.load_times.setdefault(instance.model, []).append(Duration(event.at - instance.started))
+
+
+def _engine_gone(books: Books, identity: InstanceId) -> None:
+    """Free the memory where no driver tells of it."""
+    instance = books.instances.get(identity)
+    if instance is not None:
+        instance.engine_gone = True
+        if not any(books.devices.tells(gpu) for gpu in gpu_indices(instance.gpus)):
+            instance.holds_memory = False
 
 
 def _broken(books: Books, identity: InstanceId) -> None:

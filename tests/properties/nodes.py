@@ -1,10 +1,12 @@
 """Small nodes on which everything is scarce: the places where the properties are tested."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, PolicyName, SchedulingSettings
+from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, PolicyName, SchedulingSettings
 from swapd.core.ids import Bytes, Duration, ModelName, seconds
-from swapd.core.topology import Gpu, NodeTopology
+from swapd.core.topology import DriverState, Gpu, NodeTopology
+from swapd.sim.driver import VirtualDriver
 from swapd.sim.replay import Origin
 
 #: memory of each GPU
@@ -67,6 +69,7 @@ def variants(base: Catalog) -> tuple[Catalog, ...]:
     """Return the ways in which a user may change a catalog during a talk."""
     first, second, *_ = sorted(base.models)
     specs, settings = base.models, base.settings
+    other = replace(specs[first].footprint, gpus=2, bytes_per_gpu=Bytes(specs[first].footprint.bytes_per_gpu * 3 // 4))
     return (
         Catalog({name: spec for name, spec in specs.items() if name != first}, settings),
         Catalog({**specs, second: replace(specs[second], revision="2")}, settings),
@@ -76,8 +79,14 @@ def variants(base: Catalog) -> tuple[Catalog, ...]:
         Catalog(specs, replace(settings, protect=Duration(0), idle_unload=seconds(12), drain_timeout=seconds(5))),
         Catalog(specs, replace(settings, mode=Mode.MANUAL)),
         Catalog(specs, replace(settings, min_residency=seconds(6), policy=PolicyName.CHEAPEST_RELOAD)),
-        Catalog({**specs, first: replace(specs[first], footprint=Footprint(2, Bytes(60)), revision="2")}, settings),
+        Catalog(
+            {**specs, first: replace(specs[first], footprint=_other(specs[first].footprint), revision="2")}, settings
+        ),
     )
+
+
+def _other(footprint: Footprint) -> Footprint:
+    return Footprint(2, Bytes(footprint.bytes_per_gpu * 3 // 4))
 
 
 ORIGINS = (
@@ -86,3 +95,104 @@ ORIGINS = (
     Origin(topology(1), TINY),
     Origin(topology(2), SETTLED),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node for a talk, and what is true there but not told."""
+
+    origin: Origin
+    #: what models really take on each GPU, where that is not what they declare
+    sizes: Mapping[ModelName, Bytes] = field(default_factory=dict)
+    #: the driver lists an engine until its memory is back, not only until its processes end
+    ghosts: bool = True
+
+    def driver(self) -> VirtualDriver | None:
+        """Return a fresh driver; ``None``: the devices are virtual."""
+        topology = self.origin.topology
+        if topology.driver is DriverState.VIRTUAL:
+            return None
+        return VirtualDriver(topology, sizes=self.sizes, ghosts=self.ghosts)
+
+
+GIB = 1 << 30
+
+
+def card(index: int, name: str, gib: int, capability: tuple[int, int], *, measured: bool = True) -> Gpu:
+    """Return a real GPU."""
+    return Gpu(
+        index, f"GPU-{index}", Bytes(gib * GIB), name=name, compute_capability=capability, numa=0, measured=measured
+    )
+
+
+def real(*gpus: Gpu, pairs: tuple[tuple[int, int], ...] = (), host_gib: int | None = None) -> NodeTopology:
+    """Return a node of these GPUs of which these pairs are joined by twelve links."""
+    joined = {*pairs, *((two, one) for one, two in pairs)}
+    links = tuple(tuple(12 * ((one.index, two.index) in joined) for two in gpus) for one in gpus)
+    host = None if host_gib is None else Bytes(host_gib * GIB)
+    return NodeTopology(gpus, links, host_bytes=host, driver=DriverState.UP)
+
+
+def big(spec: ModelSpec, *, host_gib: int = 0, **what: object) -> ModelSpec:
+    """Return a model whose need was given in GiB."""
+    footprint = replace(
+        spec.footprint, bytes_per_gpu=Bytes(spec.footprint.bytes_per_gpu * GIB), host_bytes=Bytes(host_gib * GIB)
+    )
+    return replace(spec, footprint=footprint, **what)  # type: ignore[arg-type]
+
+
+#: two bridged pairs, and host memory for three models or so
+BRIDGED = Place(
+    Origin(
+        real(*(card(index, "H100 NVL", 80, (9, 0)) for index in range(4)), pairs=((0, 1), (2, 3)), host_gib=100),
+        catalog(
+            big(model("a", need=70), host_gib=10),
+            big(model("b", need=30, exclusive=False), host_gib=10),
+            big(model("c", need=30, exclusive=False), host_gib=60),
+            big(model("p", 2, need=60), host_gib=30, nvlink=NvlinkUse.REQUIRED),
+            big(model("q", 2, need=40, exclusive=False), host_gib=30, nvlink=NvlinkUse.IGNORE),
+            big(model("ring", 4, need=40), nvlink=NvlinkUse.REQUIRED),
+            big(model("w", 4, need=70), host_gib=60),
+        ),
+    ),
+    sizes={ModelName("b"): Bytes(38 * GIB), ModelName("c"): Bytes(22 * GIB), ModelName("p"): Bytes(66 * GIB)},
+)
+
+#: two products
+MIXED = Place(
+    Origin(
+        real(
+            card(0, "L40S", 48, (8, 9)),
+            card(1, "H100", 80, (9, 0)),
+            card(2, "L40S", 48, (8, 9)),
+            card(3, "H100", 80, (9, 0)),
+            pairs=((1, 3),),
+        ),
+        catalog(
+            big(model("able", 2, need=30, exclusive=False), min_compute_capability=(9, 0)),
+            big(model("h", need=70), gpu_name="*h100*"),
+            big(model("l", 2, need=30), gpu_name="L40?"),
+            big(model("three", 3, need=30)),
+            big(model("y", need=40)),
+            big(model("z", 2, need=40, exclusive=False)),
+        ),
+    ),
+    ghosts=False,
+)
+
+#: one GPU whose driver does not tell how much is free
+HALF_TOLD = Place(
+    Origin(
+        real(card(0, "GB10", 80, (12, 1)), card(1, "GB10", 80, (12, 1), measured=False)),
+        catalog(
+            big(model("s1", need=30, exclusive=False)),
+            big(model("s2", need=30, exclusive=False)),
+            big(model("t", 2, need=40, exclusive=False)),
+            big(model("x", need=80)),
+        ),
+    ),
+    sizes={ModelName("s2"): Bytes(44 * GIB)},
+)
+
+REAL = (BRIDGED, MIXED, HALF_TOLD)
+PLACES = tuple(Place(origin) for origin in ORIGINS)

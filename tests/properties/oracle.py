@@ -4,7 +4,7 @@ Law names are those of the architecture page. The books know only events and com
 one place, to compare it with the books (``laws.nothing_dropped``).
 """
 
-from typing import NoReturn, assert_never
+from typing import assert_never
 
 from swapd.core.catalog import Catalog, Mode
 from swapd.core.commands import (
@@ -36,7 +36,9 @@ from swapd.core.events import Event
 from swapd.core.ids import gpu_indices, seconds
 from swapd.core.reasons import Rejection, State, UnloadCause
 from swapd.core.topology import NodeTopology
+from tests.properties import device_laws
 from tests.properties.books import Books, Instance, Phase
+from tests.properties.broken import broken
 from tests.properties.hearing import hear
 
 TRANSITIONS = {
@@ -56,15 +58,6 @@ _AT_ONCE = frozenset({UnloadCause.EXITED, UnloadCause.UNRESPONSIVE, UnloadCause.
 
 COOL_DOWN = seconds(10)
 """The first cool-down after a failed load; later ones are longer."""
-
-
-class BrokenLawError(AssertionError):
-    """The core broke a law."""
-
-
-def broken(law: str, detail: str) -> NoReturn:
-    """Raise with the law's name."""
-    raise BrokenLawError(f"{law}: {detail}")
 
 
 class Oracle:
@@ -108,7 +101,13 @@ class Oracle:
                 self._evicted(command)
             case LoadFinished() | EvictionBlocked() | VerdictChanged() | NodeLoadChanged() | StaleFact():
                 pass
-            case Placed() | FootprintMeasured() | GpuChanged() | DriverChanged() | ReleaseConfirmed() | ReadMemory():
+            case FootprintMeasured():
+                self._measured(command)
+            case ReadMemory():
+                if self.books.asked is not None:
+                    broken("commands_bounded", f"{command}: one ordered at {self.books.asked} is not answered")
+                self.books.asked = self.books.now
+            case Placed() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
                 pass
             case _:
                 assert_never(command)
@@ -160,6 +159,9 @@ class Oracle:
             broken("legal_transitions_only", f"{order}: not reserved, or started before")
         if instance.gpus != order.gpus or order.gpus.bit_count() != order.spec.footprint.gpus:
             broken("no_overcommit", f"{order}: reserved were {instance.gpus:b}")
+        device_laws.starts_on_legal_gpus(books, order)
+        device_laws.starts_into_free_memory(books, order, instance)
+        device_laws.host_memory_suffices(books, order)
         for gpu in gpu_indices(order.gpus):
             if not books.fits(order.spec, gpu, beside=books.holders(gpu)):
                 broken("no_overcommit", f"{order}: GPU {gpu} is held by {books.holders(gpu)}")
@@ -212,6 +214,13 @@ class Oracle:
                 broken("commands_bounded", f"{order}: its grace lasts until {grace_end}")
         instance.killed = True
 
+    def _measured(self, note: FootprintMeasured) -> None:
+        instance = self.books.instances.get(note.instance)
+        if instance is None or instance.ready is None or instance.measured:
+            broken("measured_when_ready", f"{note}: {instance} is not ready, or was measured before")
+        instance.charge, instance.measured = note.measured, True
+        self.books.measured[note.model, note.revision] = note.measured
+
     def _evicted(self, note: Evicted) -> None:
         if note.cause in {UnloadCause.EVICTED, UnloadCause.IDLE} and self.books.pinned(note.model):
             broken("never_evict_pinned", f"{note}")
@@ -229,11 +238,12 @@ class Oracle:
             self._booked(note)
             spec = books.catalog.models.get(note.model)
             instance = Instance(note.instance, note.model, note.gpus, note.after, books.now, spec=spec)
+            instance.charge = books.need(spec) if spec else instance.charge
             books.instances[note.instance] = instance
         instance.state, instance.since = note.after, books.now
         if note.after is State.GONE:
-            if instance.holds_memory:
-                broken("no_overcommit", f"{note}: its memory was not reported free")
+            if instance.holds_memory and not device_laws.was_shown_free(books, instance):
+                broken("shown_free", f"{note}: its memory was not reported free")
             del books.instances[note.instance]
 
     def _booked(self, note: Transitioned) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from swapd.core.laws import LawBrokenError
-from tests.properties.oracle import BrokenLawError
+from tests.properties.broken import BrokenLawError
 from tests.properties.seeded_bugs import BUGS
 from tests.properties.walk import walk
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from tests.properties.dialogue import Dialogue
-from tests.properties.nodes import ORIGINS, variants
+from tests.properties.nodes import PLACES, variants
 
 #: moves with the weight each has in a walk
 MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
@@ -24,15 +24,27 @@ MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
     (2, lambda talk, chance: talk.repeat_old_fact(chance.randrange(640))),
 )
 
+#: moves beside these where there is a driver
+DEVICE_MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
+    (10, lambda talk, chance: talk.read(chance.randrange(64))),
+    (4, lambda talk, _: talk.begin_reading()),
+    (10, lambda talk, chance: talk.release(chance.randrange(64))),
+    (2, lambda talk, chance: talk.befall(chance.randrange(40), chance.randrange(64))),
+    (2, lambda talk, chance: talk.befall(1, chance.randrange(64))),
+    (6, lambda talk, chance: talk.recover(chance.randrange(64))),
+    (3, lambda talk, _: talk.tell_news()),
+)
+
 
 def walk(seed: int, *, steps: int = 180) -> Dialogue:
     """Take one walk over one of the nodes, bring it to rest, and return the dialogue."""
     chance = random.Random(seed)
-    origin = ORIGINS[seed % len(ORIGINS)]
-    talk = Dialogue(origin, variants(origin.catalog))
-    weights = [weight for weight, _ in MOVES]
+    place = PLACES[seed % len(PLACES)]
+    talk = Dialogue(place.origin, variants(place.origin.catalog), place.driver())
+    moves = MOVES if talk.devices is None else MOVES + DEVICE_MOVES
+    weights = [weight for weight, _ in moves]
     for _ in range(steps):
-        _, move = chance.choices(MOVES, weights)[0]
+        _, move = chance.choices(moves, weights)[0]
         move(talk, chance)
     talk.settle()
     talk.empty()

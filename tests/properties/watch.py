@@ -3,17 +3,22 @@
 from swapd.core.commands import Command
 from swapd.core.events import Event
 from swapd.core.scheduler import Scheduler
+from swapd.sim.audit import Audit
+from swapd.sim.driver import VirtualDriver
 from swapd.sim.replay import Origin, Recording
-from tests.properties import laws
+from tests.properties import device_laws, laws
 from tests.properties.books import Books, Phase
-from tests.properties.oracle import Oracle, broken
+from tests.properties.broken import broken
+from tests.properties.oracle import Oracle
 
 
 class Watch:
     """An observer of the virtual node, and of the dialogue, that raises at the first broken law."""
 
-    def __init__(self, origin: Origin, scheduler: Scheduler) -> None:
+    def __init__(self, origin: Origin, scheduler: Scheduler, driver: VirtualDriver | None = None) -> None:
         self.scheduler = scheduler
+        #: ``None``: the devices are virtual
+        self.audit = Audit(driver, origin.topology) if driver is not None else None
         self.oracle = Oracle(origin.topology, origin.catalog)
         self.recording = Recording(origin)
 
@@ -27,6 +32,8 @@ class Watch:
         self.recording(event, commands)
         before = self.books.snapshot()
         self.oracle(event, commands)
+        if self.audit is not None:
+            self.audit(event, commands)
         books = self.books
         laws.protection_is_bounded(books, before, commands)
         laws.no_needless_eviction(books, before, commands)
@@ -37,7 +44,11 @@ class Watch:
         laws.nobody_waits_for_an_empty_node(books)
         laws.patience_ends(books)
         laws.deadlines_are_kept(books, event, self.scheduler.next_wakeup)
-        laws.nothing_dropped(books, self.scheduler.view())
+        device_laws.promises_fit(books, commands)
+        device_laws.sizes_are_measured(books, event, commands)
+        view = self.scheduler.view()
+        device_laws.sizes_are_charged(books, view)
+        laws.nothing_dropped(books, view)
         self.scheduler.check()
 
     def liveness(self) -> None:
