@@ -44,15 +44,10 @@ def discover(nvml: Nvml, settings: GpuSettings, known: Sequence[Gpu] = ()) -> Di
     host = HostPath(settings.host_root)
     listed = _read_all(nvml, host, settings, known)
     found = placed(listed, known)
-    gpus = [one.gpu for one in found]
+    gpus = _with_switches(host, [one.gpu for one in found])
     joined = join([gpu.bdf for gpu in gpus], [one.links for one in found])
-    paths = [host.pcie_path(gpu.bdf)[1] for gpu in gpus]
-    gpus = [
-        replace(gpu, pcie_switch=switch or (gpu.pcie_switch if gpu.health is GpuHealth.LOST else ""))
-        for gpu, switch in zip(gpus, shared_switches(paths), strict=True)
-    ]
     gpus = _judged(found, gpus, joined)
-    expected = settings.expected or max(settings.most_seen, len(gpus))
+    expected = settings.expected or max(settings.most_seen, sum(not _exchanged(gpu, gpus) for gpu in gpus))
     topology = NodeTopology(
         gpus=tuple(gpus),
         links=joined.links if any(map(any, joined.links)) else (),
@@ -84,34 +79,52 @@ def _read_all(nvml: Nvml, host: HostPath, settings: GpuSettings, known: Sequence
     return found
 
 
+def _with_switches(host: HostPath, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs with the switches they share; one that has left the bus keeps its own."""
+    paths = [() if _exchanged(gpu, gpus) else host.pcie_path(gpu.bdf)[1] for gpu in gpus]
+    return [
+        replace(gpu, pcie_switch=gpu.pcie_switch if gpu.health is GpuHealth.LOST else switch)
+        for gpu, switch in zip(gpus, shared_switches(paths), strict=True)
+    ]
+
+
+def _exchanged(gpu: Gpu, gpus: Sequence[Gpu]) -> bool:
+    """Tell whether another GPU has come in the place of one that is lost."""
+    return gpu.health is GpuHealth.LOST and any(
+        other.bdf == gpu.bdf and other.health is not GpuHealth.LOST for other in gpus if gpu.bdf
+    )
+
+
 def _judged(found: Sequence[Found], gpus: Sequence[Gpu], joined: Joined) -> list[Gpu]:
     """Return the GPUs with what their links and fabric say of them."""
-    uneven = {place: pair for pair in joined.uneven for place in pair[:2]}
+    likes: dict[str, list[int]] = {}
+    for one in found:
+        if one.links is not None:
+            likes.setdefault(one.gpu.name, []).append(one.gpu.nvlinks)
     judged = []
     for place, (one, gpu) in enumerate(zip(found, gpus, strict=True)):
         if one.links is None:
             judged.append(gpu)
             continue
-        like = [len(other.links.remotes) for other in found if other.links is not None and other.gpu.name == gpu.name]
-        expected = most_common(like)
-        why = ""
-        if gpu.nvlinks < expected:
-            why = f"{gpu.nvlinks} of its NVLinks are up, {expected} of most GPUs of its kind"
-        elif place in uneven:
-            first, second = uneven[place][:2]
-            why = f"it and GPU {second if place == first else first} disagree about the NVLinks between them"
-        elif gpu.fabric is not None:
-            why = fabric_trouble(gpu.fabric)
-        judged.append(
-            replace(
-                gpu,
-                switched=joined.switch[place] > 0,
-                nvlinks_expected=expected,
-                health=GpuHealth.DEGRADED if why else gpu.health,
-                why=why or gpu.why,
-            )
-        )
+        expected = most_common(likes[gpu.name])
+        why = _trouble(gpu, expected, joined)
+        health = GpuHealth.DEGRADED if why else gpu.health
+        switched = joined.switch[place] > 0
+        judged.append(replace(gpu, switched=switched, nvlinks_expected=expected, health=health, why=why or gpu.why))
     return judged
+
+
+def _trouble(gpu: Gpu, expected: int, joined: Joined) -> str:
+    """Say what keeps a GPU from being as good as its like; empty: nothing."""
+    if gpu.nvlinks < expected:
+        return (
+            f"{gpu.nvlinks} NVLinks are up where most of its kind have {expected}: look for Xid 74 in the kernel log, "
+            "see that its bridge or board is seated, and reset it"
+        )
+    for one, two, _, _ in joined.uneven:
+        if gpu.index in (one, two):
+            return f"it and GPU {two if gpu.index == one else one} disagree about the NVLinks between them"
+    return fabric_trouble(gpu.fabric) if gpu.fabric is not None else ""
 
 
 def _driver_version(nvml: Nvml) -> str:

@@ -59,7 +59,9 @@ class Scanner:
             gpu = replace(gpu, name=optional(lambda: self.nvml.name(handle), otherwise="") or gpu.name)
             return self._read(gpu, device)
         except NvmlError as error:
-            lost = replace(gpu, health=GpuHealth.LOST, why=f"cannot be read: {error}")
+            lost = replace(
+                gpu, health=GpuHealth.LOST, why=f"cannot be read: {error}; look for Xid 79 in the kernel log"
+            )
             return Found(lost, device if gpu.uuid else None, error=error)
 
     def _read(self, before: Gpu, device: Device) -> Found:
