@@ -79,14 +79,8 @@ def variants(base: Catalog) -> tuple[Catalog, ...]:
         Catalog(specs, replace(settings, protect=Duration(0), idle_unload=seconds(12), drain_timeout=seconds(5))),
         Catalog(specs, replace(settings, mode=Mode.MANUAL)),
         Catalog(specs, replace(settings, min_residency=seconds(6), policy=PolicyName.CHEAPEST_RELOAD)),
-        Catalog(
-            {**specs, first: replace(specs[first], footprint=_other(specs[first].footprint), revision="2")}, settings
-        ),
+        Catalog({**specs, first: replace(specs[first], footprint=other, revision="2")}, settings),
     )
-
-
-def _other(footprint: Footprint) -> Footprint:
-    return Footprint(2, Bytes(footprint.bytes_per_gpu * 3 // 4))
 
 
 ORIGINS = (
