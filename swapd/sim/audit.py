@@ -7,11 +7,14 @@ Rules that hold here:
 * Truth comes from the driver and from the facts and orders that pass by; the core's accounts are never read.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from swapd.core.commands import Command, FootprintMeasured, Kill, Start, Stop, Transitioned
+from swapd.core.catalog import ModelSpec
+from swapd.core.commands import Command, Evicted, FootprintMeasured, Kill, Start, Stop, Transitioned
 from swapd.core.events import (
+    CatalogChanged,
     Event,
     GpuMemory,
     GpuMemoryRead,
@@ -43,6 +46,7 @@ class _Life:
     booked: Instant
     order: Start | None = None
     loading: bool = False
+    leaked: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +56,7 @@ class Audit:
     driver: VirtualDriver
     #: the devices as the core was told of them last
     told: NodeTopology
+    specs: Mapping[ModelName, ModelSpec]
     _lives: dict[InstanceId, _Life] = field(default_factory=dict)
     #: the last reading of each GPU that could be read in the last reading, and when it was taken
     _heard: dict[int, tuple[Instant, GpuMemory]] = field(default_factory=dict)
@@ -69,20 +74,56 @@ class Audit:
                     self._lives[command.instance].loading = False
                 case Transitioned(before=None):
                     self._lives[command.instance] = _Life(event.at)
+                    self._booked(command, commands, event.at)
+                case Transitioned(after=State.LEAKED):
+                    self._lives[command.instance].leaked = True
                 case Transitioned(after=State.GONE):
                     self._gone(command.instance)
                 case FootprintMeasured():
                     self._measured[command.model] = (command.revision, command.measured)
                 case _:
                     pass
+        if isinstance(event, GpuMemoryRead):
+            self._leaks_come_back(event.taken)
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, TopologyChanged):
             self.told = event.topology
+        elif isinstance(event, CatalogChanged):
+            self.specs = event.catalog.models
         elif isinstance(event, GpuMemoryRead):
             self._heard = {reading.gpu: (event.taken, reading) for reading in event.readings}
         elif isinstance(event, _NOT_LOADING) and event.instance in self._lives:
             self._lives[event.instance].loading = False
+
+    def _booked(self, note: Transitioned, commands: tuple[Command, ...], now: Instant) -> None:
+        """Let nobody leave for a model that would not fit beside what others hold."""
+        spec = self.specs.get(note.model)
+        if spec is None or not any(isinstance(c, Evicted) and c.successor == note.model for c in commands):
+            return
+        need = min(self.driver.sizes.get(spec.name, spec.footprint.bytes_per_gpu), self._reckoned(spec))
+        for gpu in gpu_indices(note.gpus):
+            if gpu in self._heard:
+                foreign = min(self.driver.foreign(gpu, self._heard[gpu][0]), self.driver.foreign(gpu, now))
+                if need + foreign - self._blur(gpu) > self.told.gpus[gpu].memory_bytes:
+                    _wrong("foreign_evicts_nobody", f"{note}: others hold {foreign} on GPU {gpu}, it needs {need}")
+
+    def _blur(self, gpu: int) -> int:
+        """Return by how much engines on a GPU differ from what they declare, or are not there yet."""
+        here = [engine for engine in self.driver.engines.values() if engine.order.gpus >> gpu & 1]
+        loading = sum(engine.size for engine in here if not engine.ready)
+        return loading + sum(abs(e.size - e.order.spec.footprint.bytes_per_gpu) for e in here)
+
+    def _leaks_come_back(self, taken: Instant) -> None:
+        """Let leaked memory count again once a reading shows a GPU without anybody on it."""
+        for instance, life in self._lives.items():
+            if life.leaked and life.order is not None and all(self._bare(gpu, taken) for gpu in _gpus(life.order)):
+                _wrong("leaks_come_back", f"instance {instance} still counts as leaked at a reading taken at {taken}")
+
+    def _bare(self, gpu: int, taken: Instant) -> bool:
+        engines = [engine for engine in self.driver.engines.values() if engine.order.gpus >> gpu & 1]
+        nobody = not any(engine.held(taken) or engine.ended is None for engine in engines)
+        return gpu in self._heard and nobody and not self.driver.foreign(gpu, taken)
 
     def _start(self, order: Start, now: Instant) -> None:
         if self.told.driver not in (DriverState.UP, DriverState.VIRTUAL):
@@ -92,7 +133,7 @@ class Audit:
         for life in self._lives.values():
             if life.loading and life.order is not None and life.order.gpus & order.gpus:
                 _wrong("one_load_per_gpu", f"{order} beside {life.order}")
-        for gpu in gpu_indices(order.gpus):
+        for gpu in _gpus(order):
             if self.told.gpus[gpu].measured:
                 self._has_room(order, gpu, now)
         self._lives[order.instance].order = order
@@ -104,19 +145,20 @@ class Audit:
         taken, _ = self._heard[gpu]
         foreign = min(self.driver.foreign(gpu, taken), self.driver.foreign(gpu, now))
         held = self.driver.held_on(gpu, now)
-        need = min(self.driver.size(order), self._reckoned(order))
+        need = min(self.driver.size(order), self._reckoned(order.spec))
         if held + foreign + need > self.told.gpus[gpu].memory_bytes:
             _wrong("no_overcommit", f"{order}: GPU {gpu} has {held} held by engines, {foreign} by others")
 
-    def _reckoned(self, order: Start) -> Bytes:
-        revision, measured = self._measured.get(order.spec.name, ("", Bytes(0)))
-        return measured if measured and revision == order.spec.revision else order.spec.footprint.bytes_per_gpu
+    def _reckoned(self, spec: ModelSpec) -> Bytes:
+        """Return the size the core may reckon with."""
+        revision, measured = self._measured.get(spec.name, ("", Bytes(0)))
+        return measured if measured and revision == spec.revision else spec.footprint.bytes_per_gpu
 
     def _gone(self, instance: InstanceId) -> None:
         life = self._lives.pop(instance)
         if life.order is None or self.told.driver is not DriverState.UP:
             return
-        for gpu in gpu_indices(life.order.gpus):
+        for gpu in _gpus(life.order):
             known = self.told.gpus[gpu]
             if not known.measured or known.health is GpuHealth.LOST or gpu not in self._heard:
                 continue
@@ -126,6 +168,10 @@ class Audit:
             free = left <= max(SLACK, self.driver.size(life.order) // 8)
             if not (free or unlisted or self.driver.foreign_shrank(gpu, life.booked)):
                 _wrong("shown_free", f"instance {instance} is gone, but GPU {gpu} still had {left} bytes of it")
+
+
+def _gpus(order: Start) -> tuple[int, ...]:
+    return tuple(gpu_indices(order.gpus))
 
 
 def _wrong(law: str, detail: str) -> NoReturn:

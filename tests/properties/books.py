@@ -174,6 +174,24 @@ class Books:
         stuck = [i for i in others if i.state is State.LEAKED or (pins and self.pinned(i.model))]
         return self.room(spec, beside=stuck)
 
+    def fits_surely(self, spec: ModelSpec) -> bool:
+        """Return whether the model fits, beyond doubt, if nobody else were there: by readings and host memory."""
+        devices = self.devices
+        host = devices.topology.host_bytes
+        if host is not None and spec.footprint.host_bytes > host:
+            return False
+        fitting = {gpu.index for gpu in devices.topology.gpus if self._left_by_others(gpu.index) >= self.need(spec)}
+        return devices.up and any(fitting.issuperset(gpu_indices(gpus)) for gpus in devices.sets(spec))
+
+    def _left_by_others(self, gpu: int) -> int:
+        """Return what a GPU has for engines, at least."""
+        capacity = self.devices.capacity(gpu)
+        if not self.devices.topology.gpus[gpu].measured:
+            return capacity
+        if gpu not in self.devices.read or any(i.state is State.LEAKED for i in self.holders(gpu)):
+            return 0
+        return min(capacity, self.devices.read[gpu][1].free_bytes + sum(i.charge for i in self.holders(gpu)))
+
     def least_load_time(self, model: ModelName) -> Duration:
         """Return a lower bound of what any average of recent load times would be."""
         measured = self.load_times.get(model, [])[-5:]

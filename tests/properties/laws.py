@@ -3,8 +3,9 @@
 from swapd.core.catalog import Mode, ModelSpec
 from swapd.core.commands import Command, Evicted, Reject, Transitioned
 from swapd.core.events import Event, RequestArrived, Tick
-from swapd.core.ids import Duration, Instant, seconds
+from swapd.core.ids import Duration, Instant, gpu_indices, seconds
 from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.topology import DriverState
 from swapd.core.view import NodeView
 from tests.properties.books import Books, Instance, Phase
 from tests.properties.broken import broken
@@ -67,8 +68,18 @@ def no_needless_eviction(books: Books, before: Books, commands: tuple[Command, .
             if all(books.fits(spec, gpu, beside=[*rest, victim]) for gpu in _indices(note)):
                 broken("no_needless_eviction", f"{note} fits beside {victim}")
         quiet = not any(i.state in {State.DRAINING, State.RESERVED} for i in before.instances.values())
-        if victims and quiet and books.room(spec, beside=claims):
+        if victims and quiet and books.room(spec, beside=claims) and _empty_set_read(books, before, spec):
             broken("no_needless_eviction", f"{note} had room without {victims}")
+
+
+def _empty_set_read(books: Books, before: Books, spec: ModelSpec) -> bool:
+    """Say whether the room that was there stands beyond doubt: virtual, or GPUs without anybody, read as free."""
+    devices, need = books.devices, books.need(spec)
+    if devices.topology.driver is DriverState.VIRTUAL:
+        return True
+    taken = {gpu for i in before.instances.values() for gpu in gpu_indices(i.gpus)}
+    free = {g.index for g in devices.topology.gpus if g.index not in taken and devices.seen_free(g.index, need)}
+    return any(free.issuperset(gpu_indices(gpus)) for gpus in devices.sets(spec))
 
 
 def infeasible_evicts_nobody(books: Books, event: Event, commands: tuple[Command, ...]) -> None:
@@ -77,7 +88,7 @@ def infeasible_evicts_nobody(books: Books, event: Event, commands: tuple[Command
         spec = books.catalog.models.get(note.successor) if note.successor else None
         if spec is not None and not books.feasible(spec):
             broken("infeasible_evicts_nobody", f"{note}: {note.successor} cannot fit")
-    if isinstance(event, RequestArrived) and event.model in books.catalog.models:
+    if isinstance(event, RequestArrived) and event.model in books.catalog.models and books.devices.up:
         spec = books.catalog.models[event.model]
         resident = any(i.model == event.model and i.state is not State.LEAKED for i in books.instances.values())
         if not resident and not books.feasible(spec) and books.requests[event.request].phase is Phase.WAITING:
@@ -118,7 +129,8 @@ def nobody_waits_for_an_empty_node(books: Books) -> None:
         return
     for request in books.requests.values():
         cooling = books.cooling_until.get(request.model, Instant(0)) > books.now
-        if request.phase is Phase.WAITING and not cooling:
+        spec = books.catalog.models.get(request.model)
+        if request.phase is Phase.WAITING and not cooling and (spec is None or books.fits_surely(spec)):
             broken("nothing_dropped", f"{request} waits, and the node is empty")
 
 
@@ -135,6 +147,8 @@ def patience_ends(books: Books) -> None:
         spec = books.catalog.models.get(request.model)
         cooling = books.cooling_until.get(request.model, Instant(0)) > books.now
         if request.phase is not Phase.WAITING or spec is None or cooling or not books.feasible(spec):
+            continue
+        if not books.fits_surely(spec):
             continue
         resident = any(i.model == request.model for i in books.instances.values())
         if not resident and books.now - request.arrived > settings.protect_max_wait:

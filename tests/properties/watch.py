@@ -18,7 +18,7 @@ class Watch:
     def __init__(self, origin: Origin, scheduler: Scheduler, driver: VirtualDriver | None = None) -> None:
         self.scheduler = scheduler
         #: ``None``: the devices are virtual
-        self.audit = Audit(driver, origin.topology) if driver is not None else None
+        self.audit = Audit(driver, origin.topology, origin.catalog.models) if driver is not None else None
         self.oracle = Oracle(origin.topology, origin.catalog)
         self.recording = Recording(origin)
 

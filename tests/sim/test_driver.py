@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from swapd.core.commands import Command, Kill, ReadMemory, Start, Stop, Transitioned
+from swapd.core.commands import Command, Evicted, Kill, ReadMemory, Start, Stop, Transitioned
 from swapd.core.events import (
     EngineGone,
     Event,
@@ -37,6 +37,10 @@ def start(instance: InstanceId, gpus: int = 1, gib: int = 40, name: str = "a") -
     spec = plain(name)
     footprint = replace(spec.footprint, bytes_per_gpu=Bytes(gib * GIB), gpus=gpus.bit_count())
     return Start(instance, replace(spec, footprint=footprint), GpuSet(gpus))
+
+
+#: what the audit knows to be configured
+MODELS = {ModelName("a"): start(ONE).spec}
 
 
 def at(moment_s: float) -> Instant:
@@ -177,7 +181,7 @@ def booked(instance: InstanceId, gpus: int = 1, after: State = State.RESERVED) -
 
 def audited(driver: VirtualDriver) -> Audit:
     """Return an audit that has seen one engine start on the first GPU and end at 20 s, with its memory kept."""
-    audit = Audit(driver, UP)
+    audit = Audit(driver, UP, MODELS)
     audit(heard_all(driver, at(0)), (booked(ONE), start(ONE)))
     driver.start(start(ONE), at(0), at(10))
     driver.ready(ONE)
@@ -220,7 +224,7 @@ def test_foreign_memory_that_nobody_told_of_is_no_fault_of_the_start() -> None:
 def test_the_audit_notices_a_start_on_a_gpu_that_is_not_sound(health: GpuHealth) -> None:
     driver = VirtualDriver(hgx())
     driver.befall(HealthTurns(at(1), 1, health))
-    audit = Audit(driver, UP)
+    audit = Audit(driver, UP, MODELS)
     audit(TopologyChanged(at(2), driver.topology), ())
     with pytest.raises(AuditError, match="placeable_only"):
         audit(heard_all(driver, at(3)), (booked(ONE, 0b10), start(ONE, 0b10)))
@@ -228,7 +232,7 @@ def test_the_audit_notices_a_start_on_a_gpu_that_is_not_sound(health: GpuHealth)
 
 def test_the_audit_notices_two_loads_at_once_on_one_gpu() -> None:
     driver = VirtualDriver(hgx())
-    audit = Audit(driver, UP)
+    audit = Audit(driver, UP, MODELS)
     audit(heard_all(driver, at(0)), (booked(ONE), start(ONE, gib=10)))
     with pytest.raises(AuditError, match="one_load_per_gpu"):
         audit(heard_all(driver, at(1)), (booked(TWO), start(TWO, gib=10)))
@@ -256,7 +260,30 @@ def test_the_audit_cannot_tell_whose_memory_came_back_when_others_gave_some_back
 
 def test_a_gpu_the_readings_leave_out_has_shown_nothing_free() -> None:
     driver = VirtualDriver(hgx())
-    audit = Audit(driver, UP)
+    audit = Audit(driver, UP, MODELS)
     audit(GpuMemoryRead(at(1), at(1), (GpuMemory(1, GPU_BYTES, GPU_BYTES),)), ())
     with pytest.raises(AuditError, match="no_overcommit"):
         audit(RequestArrived(at(1), RequestId(1), ModelName("a")), (booked(ONE), start(ONE)))
+
+
+def evicted(model: str) -> Evicted:
+    return Evicted(ONE, ModelName("other"), UnloadCause.EVICTED, ModelName(model))
+
+
+def test_the_audit_notices_an_eviction_that_foreign_memory_makes_pointless() -> None:
+    driver = VirtualDriver(hgx())
+    driver.befall(ForeignMemory(at(1), 0, Bytes(40 * GIB)))
+    audit = Audit(driver, UP, MODELS)
+    audit(heard_all(driver, at(2)), (booked(ONE, 0b10), evicted("a")))
+    with pytest.raises(AuditError, match="foreign_evicts_nobody"):
+        audit(heard_all(driver, at(2)), (booked(TWO), evicted("a")))
+
+
+def test_the_audit_notices_leaked_memory_that_is_back_and_never_counts_again() -> None:
+    driver = VirtualDriver(hgx())
+    audit = audited(driver)
+    audit(RequestArrived(at(50), RequestId(1), ModelName("a")), (booked(ONE, after=State.LEAKED),))
+    audit(heard_all(driver, at(55)), ())
+    driver.give_back(ONE, at(56))
+    with pytest.raises(AuditError, match="leaks_come_back"):
+        audit(heard_all(driver, at(60)), ())
