@@ -75,13 +75,12 @@ def order(admin: Path | None, path: str, body: Json | None = None) -> str:
 
 def status(admin: Path | None) -> Json:
     """Return the status document. Raises RefusedError, UnreachableError."""
-    with contextlib.closing(_connect(admin)) as connection:
-        answer = _ask(connection, "GET", "/v1/status", None, wait_s=ANSWER_S)
-        if answer.get("ok") is False:
-            raise RefusedError(printable(answer["detail"]))
-        if "models" not in answer:
-            raise _stranger(connection)
-    return answer
+    return _document(admin, "/v1/status", "models")
+
+
+def topology(admin: Path | None) -> Json:
+    """Return what placers are told of the node. Raises RefusedError, UnreachableError."""
+    return _document(admin, "/v1/topology", "topology")
 
 
 def events(admin: Path | None) -> Iterator[bytes]:
@@ -128,6 +127,17 @@ def _connect(admin: Path | None) -> _Connection:
     raise UnreachableError(
         f"no swapd answers on its admin socket: {places}; start it with swapd serve, or name the socket with --admin"
     )
+
+
+def _document(admin: Path | None, path: str, key: str) -> Json:
+    """Return a document that has this key and waits for nothing."""
+    with contextlib.closing(_connect(admin)) as connection:
+        answer = _ask(connection, "GET", path, None, wait_s=ANSWER_S)
+        if answer.get("ok") is False:
+            raise RefusedError(printable(answer["detail"]))
+        if key not in answer:
+            raise _stranger(connection)
+    return answer
 
 
 def _ask(connection: _Connection, method: str, path: str, body: Json | None, *, wait_s: float | None) -> Json:

@@ -5,10 +5,12 @@ import click
 from swapd import __version__
 from swapd.cli.check import check
 from swapd.cli.events import events
+from swapd.cli.gpus import release_gpus
 from swapd.cli.help import Group
 from swapd.cli.orders import drain, load, pin, reload, undrain, unload, unpin
 from swapd.cli.serve import serve
 from swapd.cli.status import status
+from swapd.cli.topology import topology
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -20,7 +22,7 @@ def swapd() -> None:
     request meanwhile, and evicts models that are not in use to make room.
 
       Start:    swapd check swapd.yaml && swapd serve swapd.yaml
-      Look:     swapd status
+      Look:     swapd status, swapd topology
       Operate:  swapd load MODEL | unload MODEL | pin MODEL | drain | reload
 
     All commands but serve and check talk to the running daemon through its admin socket: --admin PATH,
@@ -34,5 +36,19 @@ def swapd() -> None:
     """
 
 
-for _command in (serve, check, status, load, unload, pin, unpin, drain, undrain, reload, events):
+for _command in (
+    serve,
+    check,
+    status,
+    topology,
+    load,
+    unload,
+    pin,
+    unpin,
+    drain,
+    undrain,
+    release_gpus,
+    reload,
+    events,
+):
     swapd.add_command(_command)

@@ -4,7 +4,7 @@ Every name and text becomes a ``Text`` without markup, with unprintable characte
 error texts are an engine's. Only the exceptional is coloured, and nothing is said by colour alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -42,10 +42,8 @@ def print_status(console: Console, document: Json) -> None:
     console.print()
     narrow = console.width < _NARROW
     console.print(_devices(document["devices"], narrow=narrow))
-    for trouble in gpu_troubles(document["devices"]):
+    for trouble in gpu_troubles(document["driver"], document["devices"]):
         console.print(trouble)
-    for complaint in document["driver"]["complaints"]:
-        console.print(Text(printable(complaint), "yellow"))
     console.print()
     console.print(_models(document, narrow=narrow))
     reservation = document["reservation"]
@@ -152,11 +150,15 @@ def _reserved(device: Json) -> Text:
     return text
 
 
-def gpu_troubles(devices: Iterable[Json]) -> Iterable[Text]:
-    """Yield one line for each GPU that is not healthy: why."""
+def gpu_troubles(driver: Json, devices: Iterable[Json]) -> Iterator[Text]:
+    """Yield a line for each thing that is not as it should be with the GPUs: once, whoever tells it."""
+    complaints = list(map(printable, driver["complaints"]))
     for device in devices:
-        if device["health"] != "healthy":
-            yield Text(f"GPU {device['index']}: {printable(device['health_why'] or device['health'])}", _style(device))
+        why = printable(device["health_why"] or device["health"])
+        if device["health"] != "healthy" and not any(why in complaint for complaint in complaints):
+            yield Text(f"GPU {device['index']}: {why}", _style(device))
+    for complaint in complaints:
+        yield Text(complaint, "yellow")
 
 
 def health(device: Json) -> Text:

@@ -32,6 +32,8 @@ CLIENTS = {
     "undrain": (),
     "reload": (),
     "events": (),
+    "topology": (),
+    "release-gpus": (),
 }
 
 
@@ -104,6 +106,8 @@ def test_the_version_is_told() -> None:
         (("drain", "--timeout", "500ms"), ("drain", SECOND // 2)),
         (("undrain",), ("undrain",)),
         (("reload",), ("reload",)),
+        (("release-gpus",), ("release_gpus",)),
+        (("release-gpus", "--take-back"), ("acquire_gpus",)),
     ],
 )
 async def test_an_order_is_carried_out_and_its_sentence_printed(
@@ -248,7 +252,7 @@ def test_whatever_else_answers_is_told_in_one_sentence(
     path: Path, stranger: list[bytes], answer: bytes, sentence: str
 ) -> None:
     stranger.append(answer)
-    for arguments in (("status",), ("undrain",), ("events",)):
+    for arguments in (("status",), ("topology",), ("topology", "--json"), ("undrain",), ("events",)):
         done = invoke(*arguments, "--admin", str(path))
         assert (done.exit_code, done.stdout) == (3, "")
         assert len(done.stderr.splitlines()) == 1

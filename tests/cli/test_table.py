@@ -156,6 +156,12 @@ def test_driver_trouble_stands_at_the_top_and_its_reason_stands_there_once() -> 
     assert told[3:5] == [f"not ready: {trouble}", "GPU driver not loaded, nothing new is loaded"]
 
 
+def test_what_a_complaint_tells_of_a_gpu_is_not_told_twice() -> None:
+    worn = gpu(1, health=GpuHealth.DEGRADED, why="6 of 18 NVLinks")
+    text = shown(gpu_node(topology=topology(gpu(0), worn, complaints=("GPU 1 (0000:27:00.0): 6 of 18 NVLinks",))))
+    assert text.count("6 of 18 NVLinks") == 1
+
+
 def test_complaints_and_footprints_that_are_configured_wrong_are_told() -> None:
     model = model_view("m01", declared_bytes=Bytes(10 * GIB), measured_bytes=Bytes(14 * GIB))
     close = model_view("m02", declared_bytes=Bytes(10 * GIB), measured_bytes=Bytes(11 * GIB))

@@ -29,6 +29,8 @@ class FakeControl:
     extras: Extras = field(default_factory=extras)
     names: dict[str, str] = field(default_factory=lambda: {"m01": "m01", "tiny": "m01", "org/model-7b": "org/model-7b"})
     result: Result = field(default_factory=lambda: Result(ok=True, detail="done"))
+    #: other results than `result`, by name of the order
+    results: dict[object, Result] = field(default_factory=dict)
     asked: list[tuple[object, ...]] = field(default_factory=list)
     gate: asyncio.Event | None = None
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,4 +73,4 @@ class FakeControl:
         self.entered.set()
         if self.gate is not None:
             await self.gate.wait()
-        return self.result
+        return self.results.get(asked[0], self.result)

@@ -52,12 +52,17 @@ def topology(*gpus: Gpu, **changes: Any) -> NodeTopology:
 
 
 def gpu_node(*models: ModelView, gpus: dict[int, dict[str, Any]] | None = None, **changes: Any) -> NodeView:
-    """Build the node; ``gpus`` changes single GPUs of the view, and ``topology`` replaces the eight H100."""
+    """Build the node; ``gpus`` changes single GPUs of the view, and ``topology`` replaces the eight H100.
+
+    All GPUs are one NVLink domain, and the upper half of them is free, unless told otherwise.
+    """
     shape: NodeTopology = changes.get("topology") or topology()
+    everything, lower = shape.all_gpus, (1 << len(shape.gpus) // 2) - 1
+    free = GpuSet(everything ^ lower)
     fields: dict[str, Any] = {
         "topology": shape,
         "gpus": tuple(_view(one, (gpus or {}).get(one.index, {})) for one in shape.gpus),
-        "free": FreeView(GpuSet(0xF0), 4, GpuSet(0xF0), GpuSet(0xF0), (), (GpuSet(0xFF),)),
+        "free": FreeView(free, free.bit_count(), free, free, (), (everything,)),
     }
     return node_view(*models, **(fields | changes))
 
