@@ -142,7 +142,9 @@ def driver_failed(conditions: Iterable[Condition], signs: Iterable[Signs]) -> bo
 
 
 def with_condition(gpu: Gpu, condition: Condition) -> Gpu:
-    """Return a discovered GPU with what is known against it."""
+    """Return a discovered GPU with what is known against it; why a discovery could not read it stays as it is."""
+    if gpu.health is GpuHealth.LOST:
+        return gpu
     if condition.lost:
         return replace(gpu, health=GpuHealth.LOST, why=condition.lost)
     if condition.fault:

@@ -5,11 +5,11 @@ has succeeded. So an overdue call is not given up but declared late, and nothing
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from swapd.aio.one_thread import OneThread
-from swapd.core.ids import SECOND, Duration, Instant
+from swapd.core.ids import SECOND, Duration
 
 T = TypeVar("T")
 
@@ -17,14 +17,11 @@ T = TypeVar("T")
 class Line:
     """The thread that NVML is asked on; used by one task at a time, on one event loop."""
 
-    def __init__(self, *, now: Callable[[], Instant], overdue: Callable[[], None]) -> None:
-        """``overdue`` is called once for each call that has passed its deadline."""
-        self._now = now
-        self._overdue = overdue
+    def __init__(self, *, late: Callable[[bool], None]) -> None:
+        """``late`` is told when an answer is overdue, and when that answer has come."""
+        self._late = late
         self._thread = OneThread("nvml", max_queued=1)
         self._busy = False
-        #: since when a call should have returned that has not; ``None``: there is none
-        self.late_since: Instant | None = None
 
     @property
     def busy(self) -> bool:
@@ -42,16 +39,24 @@ class Line:
             finally:
                 self._busy = False
 
-        timer = asyncio.get_running_loop().call_later(deadline / SECOND, self._is_late)
+        return await self.wait(self._thread.call(work, timeout=None), deadline=deadline)
+
+    async def wait(self, answer: Awaitable[T], *, deadline: Duration) -> T:
+        """Wait for something else that the driver owes, and say when it is overdue."""
+        overdue = False
+
+        def is_overdue() -> None:
+            nonlocal overdue
+            overdue = True
+            self._late(True)  # noqa: FBT003 - late is the word
+
+        timer = asyncio.get_running_loop().call_later(deadline / SECOND, is_overdue)
         try:
-            return await self._thread.call(work, timeout=None)
+            return await answer
         finally:
             timer.cancel()
-            self.late_since = None
-
-    def _is_late(self) -> None:
-        self.late_since = self._now()
-        self._overdue()
+            if overdue:
+                self._late(False)  # noqa: FBT003
 
     async def aclose(self, *, timeout: float) -> bool:  # noqa: ASYNC109 - the deadline is the point
         """End the thread; ``False``: a call still has not returned, and the thread ends with the process."""

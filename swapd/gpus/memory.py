@@ -10,10 +10,10 @@ Rules that hold here:
   driver may give its memory back later.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from swapd.core.events import GpuMemory
-from swapd.core.ids import Bytes, InstanceId
+from swapd.core.events import GpuMemory, GpuMemoryRead
+from swapd.core.ids import Bytes, InstanceId, Instant
 from swapd.core.topology import Gpu, GpuHealth
 from swapd.gpus.poll import Poll
 from swapd.gpus.readings import GpuProcess
@@ -71,3 +71,30 @@ def readings(poll: Poll, gpus: Iterable[Gpu], owners: Owners) -> tuple[GpuMemory
         held = None if polled.processes is None else owners.held(polled.processes)
         found.append(GpuMemory(gpu.index, polled.memory.capacity_bytes, polled.memory.free_bytes, held))
     return tuple(found)
+
+
+class Memory:
+    """Makes the facts of one node."""
+
+    def __init__(self, owners: Callable[[], Mapping[int, InstanceId]] | None) -> None:
+        """``owners`` says which instance each process belongs to; ``None``: process ids mean nothing here."""
+        self._ask = owners
+        self._living: Mapping[int, InstanceId] = {}
+        self._owners = Owners()
+
+    @property
+    def wants_processes(self) -> bool:
+        """Whether a poll should list processes."""
+        return self._ask is not None
+
+    def before_poll(self) -> None:
+        """Find out who owns which process; one that ends during the poll is still attributed."""
+        if self._ask is not None:
+            self._living = self._ask()
+            self._owners.learn(self._living)
+
+    def after_poll(self, at: Instant, poll: Poll, gpus: Iterable[Gpu]) -> GpuMemoryRead:
+        """Return the fact."""
+        fact = GpuMemoryRead(at=at, taken=poll.taken, readings=readings(poll, gpus, self._owners))
+        self._owners.forget(self._living, (polled.processes for polled in poll.gpus.values()))
+        return fact

@@ -33,13 +33,14 @@ class MemoryOrders:
         """Return the orders that wait; a reading that begins later answers them."""
         return tuple(self._waiting)
 
-    def answer(self, orders: Iterable[Order], reading: GpuMemoryRead) -> bool:
-        """Answer those of the orders that still wait; ``False``: none does."""
+    def publish(self, orders: Iterable[Order], reading: GpuMemoryRead) -> None:
+        """Post a reading: once for each of the orders that still waits, and once if none does."""
         answered = [order for order in orders if order in self._waiting]
         for order in answered:
             self._waiting.pop(order).cancel()
             self._post(reading)
-        return bool(answered)
+        if not answered:
+            self._post(reading)
 
     def give_up(self) -> None:
         """Answer every order by an empty reading: the driver cannot be asked."""

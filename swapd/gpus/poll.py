@@ -11,15 +11,12 @@ Rules that hold here:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from swapd.core.ids import Bytes, Instant
-from swapd.gpus.errors import LostError, NoPermissionError, NotSupportedError, NvmlError
+from swapd.gpus.errors import LostError, NoPermissionError, NotSupportedError, NvmlError, optional
 from swapd.gpus.health import Answer, Signs
 from swapd.gpus.nvml import Field, Nvml
 from swapd.gpus.readings import Device, GpuProcess, MemoryReading
-
-T = TypeVar("T")
 
 _FIELDS = ((Field.RECOVERY_ACTION, 0), (Field.ECC_UNCORRECTABLE, 0))
 
@@ -43,6 +40,8 @@ class Polled:
     memory: MemoryReading | None = None
     #: compute and graphics; a process may stand in it twice. ``None``: not asked, or not to be trusted
     processes: tuple[GpuProcess, ...] | None = None
+    #: why it was not read
+    error: NvmlError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,8 @@ class Poll:
 
     #: when the first call began
     taken: Instant
-    #: GPUs the driver knows, lost ones included; ``None``: it did not say
-    count: int | None
+    #: GPUs the driver knows, lost ones included; an error: it did not say
+    count: int | NvmlError
     #: by index of the GPU; one without a handle is not in it
     gpus: Mapping[int, Polled]
 
@@ -60,7 +59,11 @@ class Poll:
 def poll(nvml: Nvml, devices: Mapping[int, Device], questions: Questions, now: Callable[[], Instant]) -> Poll:
     """Ask the driver and every GPU; ``devices`` by index of the GPU. Raises nothing."""
     taken = now()
-    count = _optional(nvml.count)
+    count: int | NvmlError
+    try:
+        count = nvml.count()
+    except NvmlError as error:
+        count = error
     return Poll(taken, count, {gpu: _polled(nvml, device, questions) for gpu, device in devices.items()})
 
 
@@ -70,9 +73,9 @@ def _polled(nvml: Nvml, device: Device, questions: Questions) -> Polled:
         signs = _signs(nvml, device) if questions.health else Signs(Answer.READ)
         processes = _processes(nvml, device, memory.total_bytes) if memory and questions.processes else None
     except LostError as error:
-        return Polled(Signs(Answer.LOST, str(error)))
+        return Polled(Signs(Answer.LOST, str(error)), error=error)
     except NvmlError as error:
-        return Polled(Signs(Answer.ERROR, str(error)))
+        return Polled(Signs(Answer.ERROR, str(error)), error=error)
     return Polled(signs, memory, processes)
 
 
@@ -86,24 +89,14 @@ def _memory(nvml: Nvml, device: Device) -> MemoryReading | None:
 
 
 def _signs(nvml: Nvml, device: Device) -> Signs:
-    rows = _optional(lambda: nvml.remapped_rows(device))
-    values = _optional(lambda: nvml.field_values(device, _FIELDS)) or (None, None)
+    rows = optional(lambda: nvml.remapped_rows(device), otherwise=None)
+    values = optional(lambda: nvml.field_values(device, _FIELDS), otherwise=(None, None))
     signs = Signs(Answer.READ, recovery=values[0], uncorrectable=values[1])
     return signs if rows is None else replace(signs, remap_pending=rows.pending or rows.failed)
 
 
 def _processes(nvml: Nvml, device: Device, total_bytes: Bytes) -> tuple[GpuProcess, ...] | None:
     """List the processes with either kind of context; ``None`` unless both lists could be read."""
-    compute = _optional(lambda: nvml.compute_processes(device, total_bytes))
-    graphics = _optional(lambda: nvml.graphics_processes(device, total_bytes))
+    compute = optional(lambda: nvml.compute_processes(device, total_bytes), otherwise=None)
+    graphics = optional(lambda: nvml.graphics_processes(device, total_bytes), otherwise=None)
     return None if compute is None or graphics is None else compute + graphics
-
-
-def _optional(read: Callable[[], T]) -> T | None:
-    """Return ``None`` for what could not be read; a lost GPU is no such thing."""
-    try:
-        return read()
-    except LostError:
-        raise
-    except NvmlError:
-        return None

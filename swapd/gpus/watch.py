@@ -8,8 +8,10 @@ Rules that hold here:
 * A GPU that cannot be registered is watched by polls alone. A wait that fails is said once and tried again.
 """
 
+import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -21,36 +23,70 @@ from swapd.gpus.readings import Device, DriverEvent, EventSet
 _log = structlog.get_logger(__name__)
 
 
-class Watch:
-    """One thread that waits for events of these GPUs; started at once."""
+class Watches:
+    """The threads that wait for events: one, or two for the moment in which another set of GPUs takes over."""
 
-    def __init__(
-        self, nvml: Nvml, devices: Sequence[Device], *, wait: Duration, report: Callable[[DriverEvent], None]
-    ) -> None:
-        """``report`` is called on the watch's own thread."""
+    def __init__(self, nvml: Nvml, *, wait: Duration, report: Callable[[DriverEvent], None]) -> None:
+        """``report`` is called on the event loop."""
         self._nvml = nvml
-        self._devices = tuple(devices)
         self._wait = wait
         self._report = report
+        self._watches: list[_Watch] = []
+
+    def cover(self, devices: Iterable[Device]) -> None:
+        """See to it that these GPUs, and no others, are watched."""
+        wanted = tuple(devices)
+        self._watches = [watch for watch in self._watches if not watch.ended.is_set()]
+        if any(watch.devices == wanted for watch in self._watches if not watch.ending):
+            return
+        for watch in self._watches:
+            watch.end()
+        if wanted:
+            self._watches.append(_Watch(self._nvml, wanted, self._wait, self._report))
+
+    async def end(self) -> None:
+        """End the threads; each takes one more wait at most, unless the driver hangs."""
+        for watch in self._watches:
+            watch.end()
+        for watch in self._watches:
+            await watch.ended.wait()
+        self._watches.clear()
+
+
+class _Watch:
+    """One thread, started at once."""
+
+    def __init__(
+        self, nvml: Nvml, devices: tuple[Device, ...], wait: Duration, report: Callable[[DriverEvent], None]
+    ) -> None:
+        self.devices = devices
+        #: set once the event set is given back
+        self.ended = asyncio.Event()
+        self._nvml = nvml
+        self._wait = wait
+        self._report = report
+        self._loop = asyncio.get_running_loop()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="nvml-events", daemon=True).start()
 
     @property
-    def devices(self) -> tuple[Device, ...]:
-        """The GPUs that are watched."""
-        return self._devices
-
-    @property
-    def ended(self) -> bool:
-        """Whether the thread has ended and its event set is given back."""
-        return not self._thread.is_alive()
+    def ending(self) -> bool:
+        return self._end.is_set()
 
     def end(self) -> None:
-        """Tell the thread to end; it does after one more wait at most."""
         self._end.set()
 
     def _run(self) -> None:
+        try:
+            self._live()
+        finally:
+            self._tell(self.ended.set)
+
+    def _tell(self, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _live(self) -> None:
         try:
             events = self._nvml.event_set()
         except NvmlError as error:
@@ -64,9 +100,7 @@ class Watch:
 
     def _register(self, events: EventSet) -> int:
         registered = 0
-        for device in self._devices:
-            if self._end.is_set():
-                return 0
+        for device in self.devices:
             try:
                 self._nvml.register(device, events)
             except NvmlError as error:
@@ -77,7 +111,7 @@ class Watch:
 
     def _watch(self, events: EventSet) -> None:
         failing = False
-        while not self._end.is_set():
+        while not self.ending:
             try:
                 event = self._nvml.wait(events, self._wait // MILLISECOND)
             except NvmlError as error:
@@ -88,7 +122,7 @@ class Watch:
                 continue
             failing = False
             if event is not None:
-                self._report(event)
+                self._tell(self._report, event)
 
     def _give_back(self, events: EventSet) -> None:
         try:
