@@ -4,6 +4,7 @@ With a command the GPUs are taken back whatever happens to it: SIGTERM and SIGHU
 reaches it from the terminal, and this program itself ends only when the daemon has the driver again, or cannot have it.
 """
 
+import contextlib
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Final
 
 import click
 
-from swapd.cli.client import REFUSED, admin_option, order
+from swapd.cli.client import REFUSED, RefusedError, admin_option, order
 from swapd.cli.help import Command
 
 _RELEASE, _ACQUIRE = "/v1/gpus/release", "/v1/gpus/acquire"
@@ -48,7 +49,12 @@ def _lend(admin: Path | None, command: Sequence[str]) -> int:
     child = _Child()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, child.pass_on)
-    click.echo(order(admin, _RELEASE), err=True)
+    try:
+        click.echo(order(admin, _RELEASE), err=True)
+    except RefusedError:
+        with contextlib.suppress(click.ClickException):  # it may have let go all the same
+            order(admin, _ACQUIRE)
+        raise
     try:
         status = child.run(command)
     finally:
