@@ -78,7 +78,7 @@ async def test_the_gpus_are_taken_back_from_a_command_that_fails_and_its_status_
 
 
 async def test_a_command_is_not_run_when_the_gpus_are_not_released(daemon: Node) -> None:
-    """The daemon may have let go and found something open: it is asked to take them back, and only the first is told."""
+    """The daemon may have let go and found something open: it is asked to take back, and only the first is told."""
     daemon.control.results["release_gpus"] = REFUSED
     done = await end(await start(daemon, "echo", "reset"))
     assert (done.status, done.out, done.err) == (1, "", [f"Error: {REFUSED.detail}"])
