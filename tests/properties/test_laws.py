@@ -1,14 +1,18 @@
 """The laws hold whatever the world says, in whatever order: Hypothesis leads the talk and shrinks what breaks one."""
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from typing_extensions import override
 
 from tests.properties.dialogue import Dialogue
-from tests.properties.nodes import ORIGINS, variants
+from tests.properties.nodes import PLACES, variants
 
 small = st.integers(0, 15)
 span = st.sampled_from((1, 100, 1_000, 3_000, 9_000, 30_000))
+
+
+def has_driver(machine: "Talk") -> bool:
+    return machine.talk is not None and machine.talk.devices is not None
 
 
 class Talk(RuleBasedStateMachine):
@@ -18,10 +22,10 @@ class Talk(RuleBasedStateMachine):
         super().__init__()
         self.talk: Dialogue | None = None
 
-    @initialize(node=st.sampled_from(range(len(ORIGINS))))
+    @initialize(node=st.sampled_from(range(len(PLACES))))
     def begin(self, node: int) -> None:
-        origin = ORIGINS[node]
-        self.talk = Dialogue(origin, variants(origin.catalog))
+        place = PLACES[node]
+        self.talk = Dialogue(place.origin, variants(place.origin.catalog), place.driver())
 
     @property
     def core(self) -> Dialogue:
@@ -88,6 +92,34 @@ class Talk(RuleBasedStateMachine):
     @rule(which=st.integers(0, 99))
     def old_fact_comes_again(self, which: int) -> None:
         self.core.repeat_old_fact(which)
+
+    @precondition(has_driver)
+    @rule(which=small)
+    def memory_is_read(self, which: int) -> None:
+        self.core.read(which)
+
+    @precondition(has_driver)
+    @rule(which=small)
+    def memory_comes_back_and_is_read(self, which: int) -> None:
+        self.core.release(which)
+        self.core.read(which)
+
+    @precondition(has_driver)
+    @rule(which=small, gap=span)
+    def memory_is_read_late(self, which: int, gap: int) -> None:
+        self.core.begin_reading()
+        self.core.pass_time(gap)
+        self.core.obey(which)
+
+    @precondition(has_driver)
+    @rule(kind=st.integers(0, 39), gpu=small)
+    def devices_change(self, kind: int, gpu: int) -> None:
+        self.core.befall(kind, gpu)
+
+    @precondition(has_driver)
+    @rule(gpu=small)
+    def devices_recover(self, gpu: int) -> None:
+        self.core.recover(gpu)
 
     @override
     def teardown(self) -> None:

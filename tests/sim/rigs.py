@@ -7,16 +7,19 @@ from dataclasses import dataclass, field
 from swapd.core.catalog import Footprint, ModelSpec, SchedulingSettings
 from swapd.core.commands import Command
 from swapd.core.events import CatalogChanged, Event, NodeDrainOrdered, NodeUndrainOrdered, RequestEnded
-from swapd.core.ids import Instant, ModelName, RequestId, seconds
+from swapd.core.ids import SECOND, Duration, Instant, ModelName, RequestId, seconds
 from swapd.core.scheduler import Scheduler
 from swapd.sim.disturb import FIRST_ORDER, Disturbances
+from swapd.sim.driver import ListsTurn
 from swapd.sim.faults import Choice, FaultyWorld, by_chance
+from swapd.sim.mishaps import Mishaps
 from swapd.sim.node import VirtualNode
+from swapd.sim.reader import Reader
 from swapd.sim.replay import Origin
 from swapd.sim.report import Counter, Report
 from swapd.sim.workload import Arrival, Zipf
 from swapd.sim.world import HealthyWorld, Timings
-from tests.properties.nodes import GPU_BYTES, ORIGINS, catalog, topology
+from tests.properties.nodes import GPU_BYTES, PLACES, Place, catalog, topology
 from tests.properties.watch import Watch
 
 #: how long the faults last
@@ -37,6 +40,8 @@ class Rig:
     def heal(self) -> None:
         """End all faults and take back whatever was configured or ordered."""
         self.node.world = HealthyWorld(TIMINGS)
+        if self.node.reader is not None:
+            self.node.reader.driver.befall(ListsTurn(self.node.now, trusted=True))
         self.node.heal()
         self.node.post(
             CatalogChanged(self.node.now, self.origin.catalog),
@@ -59,24 +64,31 @@ class Rig:
         self.watch.replay_is_exact()
 
 
-def rig(origin: Origin, choose: Choice, chance: random.Random) -> Rig:
-    """Put a node together whose world is bent by a choice of faults."""
+def rig(place: Place, choose: Choice, chance: random.Random, **reading: Duration) -> Rig:
+    """Put a node together whose world is bent by a choice of faults; ``reading``: times of a ``Reader``."""
+    origin, driver = place.origin, place.driver()
     scheduler = origin.scheduler()
-    watch = Watch(origin, scheduler)
+    watch = Watch(origin, scheduler, driver)
     world = FaultyWorld(HealthyWorld(TIMINGS), choose, chance)
-    return Rig(origin, scheduler, watch, VirtualNode(scheduler, world, observers=(watch,)))
+    reader = Reader(driver, **reading) if driver is not None else None
+    return Rig(origin, scheduler, watch, VirtualNode(scheduler, world, observers=(watch,), reader=reader))
 
 
 def stormy(seed: int) -> Rig:
     """Run one seed through its time of faults: engines, memory, clients, operators and configurations."""
     chance = random.Random(seed)
-    origin = ORIGINS[seed % len(ORIGINS)]
-    built = rig(origin, by_chance(chance, chance.choice((0.05, 0.2, 0.5))), chance)
+    place = PLACES[seed % len(PLACES)]
+    origin = place.origin
+    slow = Duration(seed % 3 * SECOND)
+    built = rig(place, by_chance(chance, chance.choice((0.05, 0.2, 0.5))), chance, latency=slow, notice=slow)
     names = sorted(origin.catalog.models)
     arrivals = Zipf(rate_per_s=chance.choice((0.1, 0.4)), duration=DURATION).arrivals(names, chance)
     trouble = Disturbances(departures=len(arrivals) // 4, orders=6, drains=1, configurations=5, stale_facts=10)
     built.node.post(*(arrival.event() for arrival in arrivals))
     built.node.post(*trouble.events(origin.catalog, arrivals, DURATION, chance))
+    if built.node.reader is not None:
+        mishaps = Mishaps(losses=3, faults=2, foreigners=8, outages=2, mistrusts=2, longest=seconds(60))
+        built.node.post(*mishaps.incidents(origin.topology, DURATION, chance))
     built.node.run(Instant(DURATION))
     return built
 

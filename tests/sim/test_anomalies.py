@@ -8,7 +8,7 @@ from swapd.core.events import RequestArrived
 from swapd.core.ids import Instant, ModelName, RequestId, seconds
 from swapd.sim.faults import Choice, Fault, Nth
 from swapd.sim.replay import Origin
-from tests.properties.nodes import EXCLUSIVE, topology
+from tests.properties.nodes import EXCLUSIVE, Place, topology
 from tests.sim.rigs import rig
 
 #: models asked for every 3 s on two GPUs: loads, evictions, a reservation that drains
@@ -42,7 +42,7 @@ def test_any_single_fault_at_any_point_breaks_no_law(fault: Fault) -> None:
     struck = 0
     for number in range(MOST_ORDERS):
         choice = Nth(fault, number)
-        built = rig(Origin(topology(2), EXCLUSIVE), beside(choice), random.Random(number))
+        built = rig(Place(Origin(topology(2), EXCLUSIVE)), beside(choice), random.Random(number))
         for place, name in enumerate(ASKED):
             built.node.post(RequestArrived(Instant(seconds(3 * place)), RequestId(place + 1), ModelName(name)))
         built.node.run(Instant(seconds(120)))
