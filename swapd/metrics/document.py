@@ -19,6 +19,10 @@ send is counted as `{UNKNOWN_MODEL}`. When a model leaves the configuration, its
 is one of {", ".join(f"`{state}`" for state in MODEL_STATES)}.
 
 A series of a counter or histogram appears with its first event.
+
+The labels `gpu` and `UUID` are named as in dcgm-exporter. Join on `UUID`, because the number of a GPU may differ
+between programs: `swapd_gpu_reserved_bytes - on (UUID) DCGM_FI_DEV_FB_USED * 1048576`. What the driver told is on the
+page only while it can be asked: a series that is absent says *not known*, where 0 would be taken for a fact.
 """
 
 

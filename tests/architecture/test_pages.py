@@ -9,11 +9,24 @@ from pathlib import Path
 import pytest
 
 from swapd import config
-from swapd.core import reasons
+from swapd.core import reasons, topology
 from tests.fakes.source_tree import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-WORDS = [reasons.WaitingFor, reasons.Stage, reasons.State, reasons.LoadFailure, reasons.UnloadCause, reasons.Verdict]
+WORDS = [
+    reasons.WaitingFor,
+    reasons.Stage,
+    reasons.State,
+    reasons.LoadFailure,
+    reasons.UnloadCause,
+    reasons.Verdict,
+    reasons.PlacementQuality,
+    reasons.ReleaseEvidence,
+    topology.GpuHealth,
+    topology.DriverState,
+    topology.FabricState,
+    topology.FabricHealth,
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
