@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-* A set of up to 8 GPUs stays on one board. It spans boards only where nothing is lost by it: no board is that large,
-  the node has no links at all, or links close a ring through the set all the same. Above 8, whole boards are taken.
+* A set of up to 8 GPUs stays on one board, unless it loses nothing by spanning several (``spans``). Above 8, whole
+  boards are taken.
 * Among boards: the better class of sets, then the board whose free GPUs lose least, then the fuller board, then the
   lowest mask.
 * Nothing tells virtual devices apart, so they are taken in index order.
@@ -13,21 +13,22 @@ Rules that hold here:
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from swapd.core.catalog import NvlinkUse
 from swapd.core.ids import NO_GPUS, GpuSet, gpu_indices
-from swapd.core.prices import Prices
-from swapd.core.quality import Quality, judge
+from swapd.core.layout import lowest, split
+from swapd.core.prices import Occupancy, Taking, cheaper, cheapest, least_of, prices_of, victims
+from swapd.core.quality import Quality, judge_set
 from swapd.core.reasons import PlacementQuality
 from swapd.core.rings import EXACT, ring_order
-from swapd.core.spans import lowest, parts, patch, sets_over, split
-from swapd.core.tables import USUAL_SIZES, Board, Choice, SetClass
+from swapd.core.spans import Spans
+from swapd.core.tables import USUAL_SIZES, Board, Choice, worth
 from swapd.core.topology import NodeTopology
 from swapd.core.wiring import Wiring
 
 #: one hop over NVLink outweighs any PCIe level
-_LINK_WEIGHT = 100
+_LINK_WEIGHT: Final = 100
 
 
 class Eviction(NamedTuple):
@@ -57,10 +58,8 @@ class Boards:
         """Work out the tables; ``sizes``: numbers of GPUs that models need (others may be asked for)."""
         self._wiring = wiring
         self._boards = tuple(Board(wiring, gpus, sizes) for gpus in split(wiring))
-        self._of_product = parts(wiring, [board.mask for board in self._boards])
-        self._largest = max((board.bit_count() for boards in self._of_product for board in boards), default=0)
+        self._spans = Spans(wiring, self._boards)
         self._domains = wiring.domains
-        self._peers = wiring.peers
         self._every = GpuSet((1 << len(wiring.products)) - 1)
         doubled = [1 << power for power in range(len(wiring.products).bit_length())]
         shapes = dict.fromkeys((*USUAL_SIZES, *sizes, *doubled))
@@ -80,11 +79,10 @@ class Boards:
         """
         if self._wiring.flat:
             return NO_GPUS if use is NvlinkUse.REQUIRED and size > 1 else lowest(size, free & self._every)
-        if size <= self._largest:
-            found = self._on_a_board(size, free, use)
-            if found:
-                return found
-        return self._over_boards(size, free, use) if len(self._boards) > 1 else NO_GPUS
+        found = self._on_a_board(size, free, use)
+        if not found and len(self._boards) > 1:
+            return self._spans.choose(size, free & self._every, self.sets(size), use)
+        return found
 
     def evict(
         self, size: int, owner: Sequence[int], cost: Sequence[float], blocked: int, *, use: NvlinkUse
@@ -94,35 +92,39 @@ class Boards:
         ``owner``: by GPU, the models on it as a mask; ``cost``: by model, what losing it costs; ``blocked``: GPUs that
         cannot be had. Of equal costs the best class wins, for ``IGNORE`` the worst one.
         """
-        best: tuple[float, Sequence[int], int] | None = None
-        for board in self._boards if size <= self._largest else ():
-            classes = _useful(board.classes(size), size, use)
-            taking = Prices(board, owner, cost, blocked).cheapest(classes) if classes else None
-            if taking is not None:
-                sign = -1 if use is not NvlinkUse.IGNORE else 1
-                key = taking.cost, tuple(sign * field for field in taking.quality), taking.gpus
-                if best is None or key < best:
-                    best = key
-        if best is None and len(self._boards) > 1:
-            best = self._taken_over_boards(size, owner, cost, blocked, use)
-        return None if best is None else Eviction(GpuSet(best[2]), _victims(best[2], owner), best[0])
+        now = Occupancy(owner, cost, blocked)
+        several = len(self._boards) > 1
+        offers = [prices_of(board, now) for board in self._boards if size <= len(board.gpus)]
+        if several:
+            offers.sort(key=lambda prices: prices.least(size))
+        best: Taking | None = None
+        for prices in offers:
+            if several and best is not None and prices.least(size) > best.cost:
+                break
+            taking = cheapest(prices, size, use)
+            if taking is not None and (best is None or cheaper(taking, best, use)):
+                best = taking
+        if several and (best is None or (self._wiring.flat and least_of(offers, size) < best.cost)):
+            taking = self._spans.cheapest(size, now, self.sets(size), use)
+            if taking is not None and (best is None or cheaper(taking, best, use)):
+                best = taking
+        return None if best is None else Eviction(best.gpus, victims(best.gpus, owner), best.cost)
 
     def sets(self, size: int) -> tuple[tuple[GpuSet, int], ...]:
         """Return the sets of a size that are considered, best first, with the number of their class (0: the best).
 
-        These are all sets within a board. For sizes no board has, see ``spans.sets_over``; they are bounded in number.
+        These are all sets within a board. For sizes no board has, see ``layout.sets_over``; they are bounded in number.
         """
         ranked = self._ranked.get(size)
         if ranked is None:
             judged: dict[Quality, list[GpuSet]] = {}
-            if size <= self._largest:
+            if size <= self._spans.largest:
                 for board in self._boards:
                     for quality, sets, _ in board.classes(size):
                         judged.setdefault(quality, []).extend(sets)
             else:
-                for boards in self._of_product:
-                    for gpus in sets_over(boards, size):
-                        judged.setdefault(self._judge(gpus), []).append(gpus)
+                for gpus in self._spans.sets(size):
+                    judged.setdefault(judge_set(self._wiring, gpus), []).append(gpus)
             order = sorted(judged, reverse=True)
             if order:
                 self._tops[size] = order[0]
@@ -150,68 +152,22 @@ class Boards:
                 best, best_key = found, key
         return best.gpus if best is not None else NO_GPUS
 
-    # -- sets over several boards ------------------------------------------------------------------------------------
-
-    def _over_boards(self, size: int, free: int, use: NvlinkUse) -> GpuSet:
-        """Return a set that spans boards, where that is allowed."""
-        if size > self._largest:
-            whole = self._known_over_boards(size, free, use)
-            if whole or self._whole_boards_only(size):
-                return whole
-        for domain in self._domains:
-            for boards in self._of_product:
-                found = patch(boards, size, free & domain)
-                if found and self.ring(found):
-                    return found
-        if use is NvlinkUse.REQUIRED or (size <= self._largest and self._domains):
-            return NO_GPUS
-        return next((found for boards in self._of_product if (found := patch(boards, size, free))), NO_GPUS)
-
-    def _known_over_boards(self, size: int, free: int, use: NvlinkUse) -> GpuSet:
-        """Return the best of the listed sets over several boards."""
-        best, best_key = NO_GPUS, (0, 0)
-        for gpus, rank in self.sets(size):
-            if gpus & free == gpus and not (use is NvlinkUse.REQUIRED and not self.ring(gpus)):
-                key = (0 if use is NvlinkUse.IGNORE else -rank, self.phi(free ^ gpus))
-                if not best or key > best_key:
-                    best, best_key = gpus, key
-        return best
-
-    def _whole_boards_only(self, size: int) -> bool:
-        return bool(self._domains) and bool(self.sets(size)) and self.sets(size)[0][0].bit_count() % 8 == 0
-
-    def _taken_over_boards(
-        self, size: int, owner: Sequence[int], cost: Sequence[float], blocked: int, use: NvlinkUse
-    ) -> tuple[float, Sequence[int], int] | None:
-        """Return cost, class and set of the cheapest set over several boards."""
-        best: tuple[float, Sequence[int], int] | None = None
-        for gpus, rank in self.sets(size) if size > self._largest else ():
-            if gpus & blocked or (use is NvlinkUse.REQUIRED and not self.ring(gpus)):
-                continue
-            key = (_price(gpus, owner, cost), (rank,), gpus)
-            if best is None or key < best:
-                best = key
-        if best is None:
-            gpus = self._over_boards(size, self._every & ~blocked, use)
-            best = (_price(gpus, owner, cost), (), gpus) if gpus else None
-        return best
-
     # -- judgements --------------------------------------------------------------------------------------------------
 
     def phi(self, free: int) -> int:
         """Return what free GPUs are still worth; greater is better."""
-        return sum(board.phi[free & board.mask] for board in self._boards)
+        return worth(self._boards, free)
 
     def ring(self, gpus: int) -> int:
         """Return the links of the weakest hop of the best NVLink ring through a set; 0: there is none."""
-        return self._judge(gpus).ring
+        return judge_set(self._wiring, gpus).ring
 
     def quality(self, gpus: int) -> PlacementQuality:
         """Say how good a set is among all of its size."""
         size = gpus.bit_count()
         if size <= 1:
             return PlacementQuality.SINGLE
-        judged = self._judge(gpus)
+        judged = judge_set(self._wiring, gpus)
         self.sets(size)
         if judged >= self._tops.get(size, judged):
             return PlacementQuality.TOP
@@ -243,39 +199,4 @@ class Boards:
 
     def largest_clique(self, free: int) -> GpuSet:
         """Return the most free GPUs that are pairwise linked; one GPU if none are."""
-        best = 0
-
-        def grow(clique: int, others: int) -> None:
-            nonlocal best
-            if not others and clique.bit_count() > best.bit_count():
-                best = clique
-            while others and clique.bit_count() + others.bit_count() > best.bit_count():
-                low = others & -others
-                others ^= low
-                grow(clique | low, others & self._peers[low.bit_length() - 1])
-
-        grow(0, free & self._every)
-        return GpuSet(best)
-
-    def _judge(self, gpus: int) -> Quality:
-        return judge(self._wiring, tuple(gpu_indices(GpuSet(gpus))))
-
-
-def _useful(classes: Sequence[SetClass], size: int, use: NvlinkUse) -> Sequence[SetClass]:
-    """Return the classes a model may have, the ones to be taken first at equal costs first."""
-    if use is NvlinkUse.IGNORE:
-        return classes[::-1]
-    if use is NvlinkUse.REQUIRED and size > 1:
-        return [found for found in classes if found.quality.linked]
-    return classes
-
-
-def _victims(gpus: int, owner: Sequence[int]) -> int:
-    victims = 0
-    for gpu in gpu_indices(GpuSet(gpus)):
-        victims |= owner[gpu]
-    return victims
-
-
-def _price(gpus: int, owner: Sequence[int], cost: Sequence[float]) -> float:
-    return sum(cost[model] for model in gpu_indices(GpuSet(_victims(gpus, owner))))
+        return self._wiring.largest_clique(free & self._every)

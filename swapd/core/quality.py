@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
 
+from swapd.core.ids import GpuSet, gpu_indices
 from swapd.core.rings import EXACT, bottleneck
 from swapd.core.topology import PcieLevel
 from swapd.core.wiring import Wiring
@@ -44,7 +45,7 @@ def judge(wiring: Wiring, gpus: Sequence[int]) -> Quality:
     Above ``EXACT`` GPUs the weakest pair stands for the ring, which is a lower bound of it.
     """
     degraded = sum(wiring.degraded >> gpu & 1 for gpu in gpus)
-    if len(gpus) == 1:
+    if len(gpus) == 1 or wiring.flat:
         return Quality(0, degraded, 0, 0, 0, 0)
     links, levels = wiring.links, wiring.levels
     pairs = [(links[one][two], levels[one][two]) for one, two in combinations(gpus, 2)]
@@ -60,3 +61,8 @@ def judge(wiring: Wiring, gpus: Sequence[int]) -> Quality:
         pcie=min((level for count, level in pairs if not count), default=int(PcieLevel.BOARD))
         - _NUMA_SPAN * len(dict.fromkeys(wiring.numa[gpu] for gpu in gpus)),
     )
+
+
+def judge_set(wiring: Wiring, gpus: int) -> Quality:
+    """Return the quality of a set of GPUs, given as a mask."""
+    return judge(wiring, tuple(gpu_indices(GpuSet(gpus))))

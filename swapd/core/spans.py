@@ -1,109 +1,103 @@
-"""Divides a node into boards, and finds sets of GPUs that lie on more than one of them.
+"""Finds sets of GPUs over several boards, for models that no single board can take.
 
 Rules that hold here:
 
-* A board holds up to 8 GPUs that are close to each other: links count first, then PCIe, then the NUMA node. What does
-  not fit into 8 is cut, so a border between boards may run through an NVLink domain.
-* A set over several boards is made of whole boards as far as it goes. It has GPUs of one product only.
-* Everything is bounded: of sets over several boards only the first ``MOST_SETS`` are considered, and what lies in none
-  of them is put together piece by piece.
+* A set spans boards only where nothing is lost by it: no board is that large, the node has no links at all, or links
+  close a ring through the set all the same.
+* A multiple of 8 is made of whole boards if the node has enough of them, and then of nothing else.
+* It is exact only as far as the listed sets go (``layout.sets_over``). What lies in none of them is put together on as
+  few boards as can be, or from the cheapest GPUs.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations, islice
-from typing import Final
+from collections.abc import Sequence
+from operator import itemgetter
 
+from swapd.core.catalog import NvlinkUse
 from swapd.core.ids import NO_GPUS, GpuSet, gpu_indices
-from swapd.core.tables import BOARD_GPUS
+from swapd.core.layout import parts, patch, sets_over, whole_boards
+from swapd.core.prices import Occupancy, Taking, cheaper, taking
+from swapd.core.quality import judge_set
+from swapd.core.tables import Board, worth
 from swapd.core.wiring import Wiring
 
-#: most sets of one size over several boards that are kept
-MOST_SETS: Final = 512
 
+class Spans:
+    """What lies on more than one board of a node."""
 
-def split(wiring: Wiring) -> tuple[tuple[int, ...], ...]:
-    """Return the boards of a node, each by the indices of its GPUs; the closest GPUs are put together first."""
-    count = len(wiring.products)
+    def __init__(self, wiring: Wiring, boards: Sequence[Board]) -> None:
+        self._wiring = wiring
+        self._boards = boards
+        self._of_product = parts(wiring, [board.mask for board in boards])
+        #: GPUs of one product on one board, at most
+        self.largest = max((board.bit_count() for boards in self._of_product for board in boards), default=0)
+        self._domains = wiring.domains
+        self._every = (1 << len(wiring.products)) - 1
 
-    def closeness(pair: tuple[int, int]) -> tuple[bool, int, int, bool]:
-        one, two = pair
-        return (
-            wiring.products[one] == wiring.products[two],
-            wiring.links[one][two],
-            wiring.levels[one][two],
-            wiring.numa[one] == wiring.numa[two],
-        )
+    def sets(self, size: int) -> list[GpuSet]:
+        """Return the listed sets of a size that no board has."""
+        return [gpus for boards in self._of_product for gpus in sets_over(boards, size)]
 
-    board = {gpu: [gpu] for gpu in range(count)}
-    for one, two in sorted(combinations(range(count), 2), key=closeness, reverse=True):
-        if board[one] is not board[two] and len(board[one]) + len(board[two]) <= BOARD_GPUS:
-            board[one].extend(board[two])
-            for gpu in board[two]:
-                board[gpu] = board[one]
-    return tuple(tuple(sorted(board[gpu])) for gpu in range(count) if min(board[gpu]) == gpu)
+    def choose(self, size: int, free: int, sets: Sequence[tuple[GpuSet, int]], use: NvlinkUse) -> GpuSet:
+        """Return a free set; none if there is none that may span boards. ``sets``: those listed, with ranks."""
+        if size > self.largest:
+            listed = self._listed(free, sets, use)
+            if listed or self._whole_only(size):
+                return listed
+        for domain in self._domains:
+            linked = next((found for boards in self._of_product if (found := patch(boards, size, free & domain))), 0)
+            if linked and self._ring(linked):
+                return GpuSet(linked)
+        if use is NvlinkUse.REQUIRED or not self._may_span(size):
+            return NO_GPUS
+        return next((found for boards in self._of_product if (found := patch(boards, size, free))), NO_GPUS)
 
+    def cheapest(self, size: int, now: Occupancy, sets: Sequence[tuple[GpuSet, int]], use: NvlinkUse) -> Taking | None:
+        """Return the cheapest set among the listed ones and one made of the cheapest GPUs, else any."""
+        required = use is NvlinkUse.REQUIRED
+        best: Taking | None = None
+        for gpus, _ in sets if size > self.largest else ():
+            if not gpus & now.blocked and not (required and not self._ring(gpus)):
+                found = taking(self._wiring, gpus, now)
+                if best is None or cheaper(found, best, use):
+                    best = found
+        for gpus in () if required or not self._may_span(size) else self._loose(size, now):
+            found = taking(self._wiring, gpus, now)
+            if best is None or cheaper(found, best, use):
+                best = found
+        if best is None:
+            gpus = self.choose(size, self._every & ~now.blocked, (), use)
+            best = taking(self._wiring, gpus, now) if gpus else None
+        return best
 
-def parts(wiring: Wiring, boards: Sequence[GpuSet]) -> tuple[tuple[GpuSet, ...], ...]:
-    """Return the boards once for each product, with the GPUs of that product only."""
-    found = []
-    for product in dict.fromkeys(wiring.products):
-        mask = wiring.mask(gpu for gpu, other in enumerate(wiring.products) if other == product)
-        found.append(tuple(GpuSet(board & mask) for board in boards if board & mask))
-    return tuple(found)
+    def _may_span(self, size: int) -> bool:
+        """Say whether sets of this size may lie on several boards even when no ring goes through them."""
+        return not self._domains or (size > self.largest and not self._whole_only(size))
 
+    def _whole_only(self, size: int) -> bool:
+        return bool(self._domains) and any(whole_boards(boards, size) for boards in self._of_product)
 
-def sets_over(boards: Sequence[GpuSet], size: int) -> tuple[GpuSet, ...]:
-    """Return sets of one size over several of these boards, at most ``MOST_SETS``: as many whole boards as go in.
+    def _listed(self, free: int, sets: Sequence[tuple[GpuSet, int]], use: NvlinkUse) -> GpuSet:
+        """Return the best of the listed sets that are free."""
+        best, best_key = NO_GPUS, (0, 0)
+        for gpus, rank in sets:
+            if gpus & free == gpus and not (use is NvlinkUse.REQUIRED and not self._ring(gpus)):
+                key = (0 if use is NvlinkUse.IGNORE else -rank, worth(self._boards, free ^ gpus))
+                if not best or key > best_key:
+                    best, best_key = gpus, key
+        return best
 
-    If whole boards give the size, there are no others.
-    """
-    whole = [board for board in boards if board.bit_count() == BOARD_GPUS]
-    if size % BOARD_GPUS == 0 and len(whole) * BOARD_GPUS >= size:
-        unions = (sum(chosen) for chosen in combinations(whole, size // BOARD_GPUS))
-        return tuple(GpuSet(union) for union in islice(unions, MOST_SETS))
-    return tuple(islice(_whole_and_rest(boards, size), MOST_SETS))
+    def _loose(self, size: int, now: Occupancy) -> list[GpuSet]:
+        """Return for each product the set of the GPUs whose owners cost the least, each GPU by itself."""
+        found = []
+        for boards in self._of_product:
+            prices = sorted(
+                (sum(now.cost[model] for model in gpu_indices(GpuSet(now.owner[gpu]))), gpu)
+                for board in boards
+                for gpu in gpu_indices(GpuSet(board & ~now.blocked))
+            )
+            if len(prices) >= size:
+                found.append(self._wiring.mask(map(itemgetter(1), prices[:size])))
+        return found
 
-
-def _whole_and_rest(boards: Sequence[GpuSet], size: int) -> Iterator[GpuSet]:
-    """Yield sets of some whole boards and a part of one more."""
-    for number in range(min(len(boards), size), 0, -1):
-        for chosen in combinations(boards, number):
-            union = sum(chosen)
-            rest = size - union.bit_count()
-            if rest == 0:
-                yield GpuSet(union)
-            for other in boards if rest > 0 else ():
-                if not other & union and other.bit_count() > rest:
-                    for some in combinations(gpu_indices(other), rest):
-                        yield GpuSet(union | sum(1 << gpu for gpu in some))
-
-
-def patch(boards: Sequence[GpuSet], size: int, free: int) -> GpuSet:
-    """Put together a set of ``size`` GPUs out of ``free``, on few boards: the fullest pieces, then the closest fit."""
-    pieces = [piece for board in boards if (piece := board & free)]
-    if sum(piece.bit_count() for piece in pieces) < size:
-        return NO_GPUS
-    found = 0
-    while (missing := size - found.bit_count()) > 0:
-        enough = [piece for piece in pieces if piece.bit_count() >= missing]
-        if enough:
-            piece = min(enough, key=_count_and_mask)
-            for gpu in islice(gpu_indices(GpuSet(piece)), missing):
-                found |= 1 << gpu
-        else:
-            piece = max(pieces, key=int.bit_count)
-            found |= piece
-        pieces.remove(piece)
-    return GpuSet(found)
-
-
-def _count_and_mask(piece: int) -> tuple[int, int]:
-    return piece.bit_count(), piece
-
-
-def lowest(size: int, free: int) -> GpuSet:
-    """Return the lowest ``size`` GPUs of ``free``; none if there are fewer."""
-    rest = free
-    for _ in range(size):
-        rest &= rest - 1
-    return GpuSet(free ^ rest) if free.bit_count() >= size else NO_GPUS
+    def _ring(self, gpus: int) -> int:
+        return judge_set(self._wiring, gpus).ring

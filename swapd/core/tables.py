@@ -13,7 +13,7 @@ Rules that hold here:
 * Which GPUs are free is the caller's knowledge. The decision is about whole GPUs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -68,8 +68,6 @@ class Board:
         self.phi: Mapping[int, int] = dict(zip(self._spread, worths, strict=True))
         order = {worth: place for place, worth in enumerate(sorted(dict.fromkeys(worths)))}
         self._place: Mapping[int, int] = {mask: order[worth] for mask, worth in self.phi.items()}
-        self._best: dict[int, dict[int, Choice | None]] = {}
-        self._least: dict[int, dict[int, Choice | None]] = {}
 
     def classes(self, size: int) -> tuple[SetClass, ...]:
         """Return the sets of a size, best class first."""
@@ -81,37 +79,22 @@ class Board:
     def best(self, size: int, free: int) -> Choice | None:
         """Return the free set of the best class, of equals the one that leaves the most; ``None``: there is none."""
         free &= self.mask
-        memo = self._best.get(size)
-        if memo is None:
-            memo = self._best[size] = {}
-        elif free in memo:
-            return memo[free]
-        found = None
         if free.bit_count() >= size:
             for quality, sets, _ in self.classes(size):
                 chosen = self._richest(sets, free)
                 if chosen:
-                    found = Choice(chosen, quality, self.phi[free], self.phi[free ^ chosen])
-                    break
-        memo[free] = found
-        return found
+                    return Choice(chosen, quality, self.phi[free], self.phi[free ^ chosen])
+        return None
 
     def least(self, size: int, free: int) -> Choice | None:
         """Return the free set that leaves the most, whatever its class; ``None``: there is none."""
         free &= self.mask
-        memo = self._least.get(size)
-        if memo is None:
-            memo = self._least[size] = {}
-        elif free in memo:
-            return memo[free]
         found, most = None, (-1, 0)
-        if free.bit_count() >= size:
-            for quality, sets, _ in self.classes(size):
-                chosen = self._richest(sets, free)
-                if chosen and (self._place[free ^ chosen], -chosen) > most:
-                    most = self._place[free ^ chosen], -chosen
-                    found = Choice(chosen, quality, self.phi[free], self.phi[free ^ chosen])
-        memo[free] = found
+        for quality, sets, _ in self.classes(size) if free.bit_count() >= size else ():
+            chosen = self._richest(sets, free)
+            if chosen and (self._place[free ^ chosen], -chosen) > most:
+                most = self._place[free ^ chosen], -chosen
+                found = Choice(chosen, quality, self.phi[free], self.phi[free ^ chosen])
         return found
 
     def _richest(self, sets: Sequence[GpuSet], free: int) -> GpuSet:
@@ -166,15 +149,10 @@ class Board:
         return aligned
 
     def _packs(self, size: int) -> list[int]:
-        """Return for every mask of places how many disjoint sets of the best class of this size fit in."""
+        """Return for every mask of places how many disjoint best sets of this size fit in."""
         packs = [0] * len(self._spread)
-        classes = self.classes(size)
-        if not classes:
-            return packs
-        place = {gpus: mask for mask, gpus in enumerate(self._spread)}
         by_lowest: list[list[int]] = [[] for _ in self.gpus]
-        for gpus in classes[0].sets:
-            mask = place[gpus]
+        for mask in self._best_of_each_product(size):
             by_lowest[(mask & -mask).bit_length() - 1].append(mask)
         for free in range(1, len(packs)):
             low = free & -free
@@ -187,6 +165,23 @@ class Board:
                     most = max(most, packs[free ^ mask] + 1)
             packs[free] = most
         return packs
+
+    def _best_of_each_product(self, size: int) -> list[int]:
+        """Return the sets of the best class of each product, as masks of places."""
+        place = {gpus: mask for mask, gpus in enumerate(self._spread)}
+        best: dict[int, Quality] = {}
+        found = []
+        for quality, sets, _ in self.classes(size):
+            for gpus in sets:
+                product = self._wiring.products[gpus.bit_length() - 1]
+                if best.setdefault(product, quality) == quality:
+                    found.append(place[gpus])
+        return found
+
+
+def worth(boards: Iterable[Board], free: int) -> int:
+    """Return what free GPUs of several boards are still worth."""
+    return sum(board.phi[free & board.mask] for board in boards)
 
 
 def _bits(mask: int) -> list[int]:
