@@ -10,6 +10,7 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -22,6 +23,7 @@ from swapd.agent import readiness
 from swapd.agent.control import AgentControl, config_info, process_infos
 from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
+from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
 from swapd.agent.operators import Operators
 from swapd.agent.pump import Pump
 from swapd.agent.recorder import FlightRecorder
@@ -35,12 +37,13 @@ from swapd.config.compile import compile_catalog, compile_topology
 from swapd.config.load import Loaded
 from swapd.config.schema import OnExit, Settings
 from swapd.core.catalog import Catalog
-from swapd.core.commands import LoadFinished, Note
-from swapd.core.events import CatalogChanged, Event, LoadTimesKnown, NodeDrainOrdered
+from swapd.core.commands import FootprintMeasured, LoadFinished, Note
+from swapd.core.events import CatalogChanged, Event, FootprintsKnown, LoadTimesKnown, NodeDrainOrdered
 from swapd.core.ids import Duration, InstanceId, Instant, RequestId
 from swapd.core.reasons import LoadResult
 from swapd.core.scheduler import Scheduler
 from swapd.core.view import NodeView
+from swapd.history.database import Measured
 from swapd.history.store import History
 from swapd.instances import Instances
 from swapd.instances.output import log_path
@@ -70,8 +73,10 @@ class Places:
 class Daemon:
     """All rooms of one running daemon."""
 
-    def __init__(self, loaded: Loaded, history: History, places: Places, signals: Signals) -> None:
-        """Compose everything; nothing runs and nothing listens yet."""
+    def __init__(
+        self, loaded: Loaded, history: History, places: Places, signals: Signals, *, library: Any = None
+    ) -> None:
+        """Compose everything; nothing runs and nothing listens yet. ``library`` stands for NVML's bindings."""
         settings = loaded.settings
         self._settings = settings
         self._history = history
@@ -83,6 +88,7 @@ class Daemon:
         self._not_ready: str | None = "the daemon is starting"
         self._request_ids = itertools.count(1)
         catalog, topology = compile_catalog(settings), compile_topology(settings)
+        self._catalog = catalog
         self._max_waits = {name: spec.max_wait for name, spec in catalog.models.items()}
         self._directory = Directory(settings, created=int(time.time()))
         self._scheduler = Scheduler(topology, catalog, _now(), history.first_instance())
@@ -90,7 +96,24 @@ class Daemon:
         self._instances = Instances(
             post=self._post, now=_now, tasks=self._tasks, settings=instance_settings(settings, places.logs)
         )
-        self._metrics = Metrics(view=self.view, now=_now, not_ready=self.not_ready, version=__version__)
+        self._gpus = gpu_room(
+            settings,
+            Surroundings(
+                post=self._post,
+                now=_now,
+                tasks=self._tasks,
+                owners=self._instances.owners,
+                history=history,
+                library=library,
+            ),
+        )
+        self._metrics = Metrics(
+            view=self.view,
+            now=_now,
+            not_ready=self.not_ready,
+            version=__version__,
+            driver=lambda: driver_stats(self._gpus, _now()),
+        )
         self._metrics.configure(self._directory.names)
         self._metrics.config_reloaded(ok=True)
         services = self._proxy_services()
@@ -104,7 +127,7 @@ class Daemon:
             answered=self._operators.answered,
             noted=self._noted,
             started=history.instance_used,
-            read_memory=lambda: None,
+            read_memory=self._read_memory,
         )
         self._pump = Pump(self._scheduler, now=_now, execute=executor, recorder=self._recorder, broken=self._law_broken)
         self._reloader = Reloader(
@@ -117,6 +140,7 @@ class Daemon:
             reloader=self._reloader,
             extras=self._extras,
             view=self.view,
+            driver=self._gpus,
         )
         self._data_runner = self._front.runner()
         self._metrics_runner = web.AppRunner(
@@ -156,7 +180,9 @@ class Daemon:
         _ = self._tasks.start(self._metrics.heartbeat.run(), name="heartbeat")
         _ = self._tasks.start(self._reloader.watch(self._signals.stop), name="config-watch")
         _ = self._tasks.start(self._reload_on_hangup(), name="config-hangup")
-        self._post(LoadTimesKnown(at=_now(), load_times=self._history.load_times()))
+        self._remember()
+        if self._gpus is not None:
+            self._gpus.start()
         self._not_ready = None
         _log.info("serving", version=__version__, models=len(self._directory.names), **self._listeners)
         await self._signals.stop.wait()
@@ -198,6 +224,8 @@ class Daemon:
             await self._instances.detach()
         else:
             await self._end_engines(force=force)
+        if self._gpus is not None:
+            await self._gpus.aclose()
         self._pump.close()
         await self._reloader.aclose()
         await self._admin.aclose()
@@ -216,6 +244,12 @@ class Daemon:
             if stopped in done:
                 return
         await self._instances.aclose(force=True)
+
+    def _remember(self) -> None:
+        """Tell the core what earlier runs have measured."""
+        self._post(LoadTimesKnown(at=_now(), load_times=self._history.load_times()))
+        revisions = {name: spec.revision for name, spec in self._catalog.models.items()}
+        self._post(FootprintsKnown(at=_now(), bytes_per_gpu=self._history.footprints(revisions)))
 
     async def _reload_on_hangup(self) -> None:
         while True:
@@ -245,14 +279,24 @@ class Daemon:
         found = self._instances.endpoint(instance)
         return None if found is None else Endpoint(host=found.host, port=found.port)
 
+    def _read_memory(self) -> None:
+        if self._gpus is not None:
+            self._gpus.read_memory()
+
     def _noted(self, note: Note) -> None:
         self._metrics.observe(note)
         self._hub.publish(note)
-        if isinstance(note, LoadFinished) and note.result is LoadResult.READY:
-            self._history.record_load(note.model, note.source, note.load_time, note.stages)
+        match note:
+            case LoadFinished(result=LoadResult.READY):
+                self._history.record_load(note.model, note.source, note.load_time, note.stages)
+            case FootprintMeasured():
+                measured = Measured(note.revision, note.declared, note.measured)
+                self._history.record_footprint(note.model, measured)
+            case _:
+                pass
 
     def _apply(self, settings: Settings, catalog: Catalog) -> None:
-        self._settings = settings
+        self._settings, self._catalog = settings, catalog
         self._directory.apply(settings)
         self._max_waits.clear()
         self._max_waits.update({name: spec.max_wait for name, spec in catalog.models.items()})
