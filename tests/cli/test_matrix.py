@@ -162,3 +162,10 @@ async def test_topology_prints_the_page_or_one_json_object(tmp_path: Path) -> No
         document = await daemon.swapd("topology", "--json")
         assert json.loads(document.output) == daemon.control.topology()
         assert len(json.loads(document.output)["topology"]["gpus"]) == 8
+
+
+def test_a_node_whose_gpus_are_not_known_yet_is_shown_too() -> None:
+    nothing = FreeView(GpuSet(0), 0, GpuSet(0), GpuSet(0), (), ())
+    shape = NodeTopology((), driver=DriverState.STARTING, expected=8)
+    text = lines(node_view(gpus=(), topology=shape, free=nothing))
+    assert text[:2] == ["0 GPUs of 8  generation 0", "GPU driver starting, nothing new is loaded"]

@@ -5,8 +5,11 @@ import pytest
 from swapd.core.catalog import Source
 from swapd.core.commands import (
     CoolingDown,
+    DriverChanged,
     Evicted,
     EvictionBlocked,
+    FootprintMeasured,
+    GpuChanged,
     NodeLoadChanged,
     Note,
     StaleFact,
@@ -26,6 +29,7 @@ from swapd.core.reasons import (
     Verdict,
     WaitingFor,
 )
+from swapd.core.topology import DriverState, GpuHealth
 from tests.fakes.node_views import at, gpu_view, instance_view, model_view, node_view
 from tests.metrics.bench import Bench, seconds
 from tests.metrics.full import M01, load_finished
@@ -171,6 +175,9 @@ async def test_a_lost_server_is_a_restart_and_a_chosen_victim_an_eviction(bench:
         NodeLoadChanged(Verdict.OK, Verdict.MARGINAL, 0.2, "the node spends 20% of its time loading"),
         CoolingDown(M01, 1, Instant(0)),
         StaleFact("EngineGone"),
+        FootprintMeasured(InstanceId(1), M01, "r1", Bytes(10), Bytes(14), differs=True),
+        GpuChanged(0, "GPU-0", GpuHealth.HEALTHY, GpuHealth.LOST, "lost"),
+        DriverChanged(DriverState.UP, DriverState.STALLED, ""),
     ],
     ids=lambda note: type(note).__name__,
 )
