@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from swapd.config.compile import load_estimate, model_weights
-from swapd.config.load import load
+from swapd.config.load import Loaded, load
 from swapd.config.model import Model
 from swapd.config.problems import ConfigError, Problem
 from swapd.config.schema import Settings
 from swapd.config.units import approximate_size, format_duration
+from swapd.config.values import format_compute_capability
+from swapd.core.catalog import NvlinkUse
 from swapd.core.ids import MILLISECOND, SECOND, Duration
 
 
@@ -29,16 +31,21 @@ class Report:
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
     #: what was understood; ``None``: the file is refused
-    settings: Settings | None
+    loaded: Loaded | None
+
+    @property
+    def settings(self) -> Settings | None:
+        """Return what was understood; ``None``: the file is refused."""
+        return None if self.loaded is None else self.loaded.settings
 
 
-def inspect(path: Path) -> Report:
-    """Check a configuration file as the daemon would."""
+def inspect(path: Path, *, elsewhere: bool = False) -> Report:
+    """Check a configuration file as the daemon would, on this machine or ``elsewhere`` (see ``load``)."""
     try:
-        loaded = load(path)
+        loaded = load(path, elsewhere=elsewhere)
     except ConfigError as error:
         return Report(error.problems, (), None)
-    return Report((), loaded.warnings, loaded.settings)
+    return Report((), loaded.warnings, loaded)
 
 
 def model_table(settings: Settings) -> Table:
@@ -70,7 +77,7 @@ def _row(name: str, model: Model) -> tuple[str, ...]:
         name,
         ", ".join(model.aliases),
         model.engine.value,
-        f"{model.gpus} × {approximate_size(model.memory)}{'' if model.exclusive else ', shared'}",
+        ", ".join(_footprint(model)),
         str(model.concurrency),
         format_duration(model.max_wait),
         "yes" if model.pin else "",
@@ -78,6 +85,20 @@ def _row(name: str, model: Model) -> tuple[str, ...]:
         approximate_size(weights.size) if weights else "",
         f"about {format_duration(_rounded(load_estimate(model)))}",
     )
+
+
+def _footprint(model: Model) -> Iterator[str]:
+    yield f"{model.gpus} × {approximate_size(model.memory)}"
+    if not model.exclusive:
+        yield "shared"
+    if model.host_memory:
+        yield f"{approximate_size(model.host_memory)} of the host"
+    if model.nvlink is not NvlinkUse.PREFERRED:
+        yield f"NVLink {'required' if model.nvlink is NvlinkUse.REQUIRED else 'ignored'}"
+    if model.gpu_name is not None:
+        yield model.gpu_name
+    if model.min_compute_capability is not None:
+        yield f"CC ≥ {format_compute_capability(model.min_compute_capability)}"
 
 
 def _rounded(duration: Duration) -> Duration:
@@ -91,4 +112,9 @@ def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", "null" if value is None else str(value)
+            yield f"{prefix}{key}", _plain(value)
+
+
+def _plain(value: Any) -> str:
+    """Write a scalar as YAML does."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,7 +7,7 @@ on what the earlier ones let through. Blocks on the disk: call it in a thread wh
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -32,10 +32,19 @@ class Loaded:
     #: in the file's order
     warnings: tuple[Problem, ...]
     path: Path
+    #: what the file says and where
+    source: Source = field(repr=False)
+
+    def problem(self, where: Where, message: str) -> Problem:
+        """Return a problem at a key of the file."""
+        return Problem(self.path, self.source.line(where), message)
 
 
-def load(path: Path) -> Loaded:
-    """Read and check a configuration file. Raises ConfigError with everything that is wrong with it, nothing else."""
+def load(path: Path, *, elsewhere: bool = False) -> Loaded:
+    """Read and check a configuration file. Raises ConfigError with everything that is wrong with it, nothing else.
+
+    ``elsewhere``: it is for another machine, so programs and weights are not looked for on this one.
+    """
     path = Path.cwd() / path  # not resolve(): a ConfigMap's symlinks lead to a directory that changes
     try:
         source = read(_content(path), _is_text)
@@ -45,10 +54,11 @@ def load(path: Path) -> Loaded:
     problems = [*source.problems, *_placed(source, found)]
     if settings is not None:
         problems += _placed(source, checks.check(settings))
-        problems += _placed(source, presence.check(settings))
+        if not elsewhere:
+            problems += _placed(source, presence.check(settings))
     if settings is None or problems:
         raise ConfigError(_sorted(path, problems))
-    return Loaded(settings, _sorted(path, _placed(source, advise(settings))), path)
+    return Loaded(settings, _sorted(path, _placed(source, advise(settings))), path, source)
 
 
 def _content(path: Path) -> bytes:

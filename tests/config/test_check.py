@@ -21,12 +21,14 @@ def test_a_usable_file_shows_what_was_understood_of_each_model(write: Callable[[
           a: {{{MODEL}, weights: models/m.gguf, aliases: [x, y], pin: true, concurrency: 8,
               max_wait: 90s, priority: high}}
           b: {{{MODEL}, exclusive: false, gpus: 2}}
+          c: {{{MODEL}, host_memory: 64GiB, nvlink: required, gpu_name: "*H100*", min_compute_capability: 9.0}}
         """)
     )
     assert report.problems == ()
     assert report.settings is not None
     models = model_table(report.settings)
-    assert [dict(zip(models.columns, row, strict=True)) for row in models.rows] == [
+    assert models.rows[2][3] == "1 × 1 GiB, 64 GiB of the host, NVLink required, *H100*, CC ≥ 9.0"
+    assert [dict(zip(models.columns, row, strict=True)) for row in models.rows[:2]] == [
         {
             "model": "a",
             "aliases": "x, y",
@@ -64,3 +66,15 @@ def test_the_nodes_settings_are_shown_as_a_file_would_write_them(write: Callable
     assert (rows["http.listen"], rows["http.sse_keepalive"]) == ("127.0.0.1:8090", "off")
     assert (rows["devices.virtual.count"], rows["devices.virtual.memory"]) == ("4", "8GiB")
     assert len([warning for warning in report.warnings if "never" in warning.message]) == 1
+
+
+def test_a_file_for_another_machine_is_checked_without_the_programs_and_weights_of_this_one(
+    write: Callable[[str], Path],
+) -> None:
+    path = write('models: {a: {command: [./nowhere, "{port}"], weights: nowhere.gguf, memory: 1GiB, gpus: 5}}')
+    assert [problem.message[:19] for problem in inspect(path).problems] == [
+        "`models.a.command`:",
+        "`models.a.gpus`: wr",
+        "`models.a.weights`:",
+    ]
+    assert [problem.message[:16] for problem in inspect(path, elsewhere=True).problems] == ["`models.a.gpus`:"]
