@@ -36,6 +36,8 @@ class Instances:
         token = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._room = Room(post, now, tasks, ports, settings, token)
         self._supervisors: dict[InstanceId, Supervisor] = {}
+        #: the last answer of ``owners``
+        self._owners: dict[int, InstanceId] = {}
         self._closed = False
         self._sweeper = tasks.start(self._sweep(), name="sweep")
 
@@ -86,15 +88,21 @@ class Instances:
         """Return the instance that each process belongs to, from one look at the process table.
 
         Dead processes that are not reaped yet are in it: of a process whose leading thread has ended, others may still
-        hold memory. A server that is not a descendant of ours (external, in a container) is not. Raises ``OSError``
-        when out of descriptors: a part of the answer would make strangers of our own.
+        hold memory. A server that is not a descendant of ours (external, in a container) is not. When out of
+        descriptors, the last answer is given again: half of one would make strangers of our own.
         """
         runs = [supervisor.run for supervisor in self._supervisors.values()]
         # the ids of one that is gone may be other processes' by now
         instances = {run.family: run.instance for run in runs if run.family is not None and run.phase is not Phase.GONE}
-        if not instances:
-            return {}
-        return {pid: instances[family] for pid, family in tell_apart(instances, table()).items()}
+        try:
+            found = tell_apart(instances, table()) if instances else {}
+        except OSError as error:
+            _log.warning("owners_not_known", error=str(error))
+            there = frozenset(instances.values())
+            self._owners = {pid: instance for pid, instance in self._owners.items() if instance in there}
+        else:
+            self._owners = {pid: instances[family] for pid, family in found.items()}
+        return dict(self._owners)
 
     def log_tail(self, instance: InstanceId, lines: int) -> tuple[str, ...]:
         """Return the last lines that an instance has printed; none for an unknown one."""
