@@ -171,15 +171,24 @@ async def running(
     models: Mapping[str, Mapping[str, Any]],
     environment: Mapping[str, str] | None = None,
     arguments: tuple[str, ...] = (),
+    program: tuple[str, ...] = (),
+    wait: bool = True,
     **sections: Mapping[str, Any],
 ) -> AsyncIterator[Daemon]:
-    """Run a daemon with these models; `sections` (http, scheduling, …) are laid over the defaults key by key."""
+    """Run a daemon with these models; `sections` (http, scheduling, …) are laid over the defaults key by key.
+
+    An empty section leaves the defaults of the program itself. `program` stands for the installed command; without
+    `wait` the block is entered before the daemon is ready.
+    """
     with tempfile.TemporaryDirectory(prefix="swapd-") as short:  # a socket's path has at most 107 bytes
         socket_path = Path(short) / "admin.sock"
         config = node_config(directory, socket_path, models=models, sections=sections)
-        daemon = start(directory, config, socket_path, environment=environment or {}, arguments=arguments)
+        daemon = start(
+            directory, config, socket_path, environment=environment or {}, arguments=arguments, program=program
+        )
         try:
-            await until_ready(daemon)
+            if wait:
+                await until_ready(daemon)
             yield daemon
             if not daemon.stopped:
                 assert await daemon.stop() == 0
@@ -213,7 +222,7 @@ def node_config(
         "models": {name: dict(model) for name, model in models.items()},
     }
     for name, section in sections.items():
-        config[name] = {**config.get(name, {}), **section}
+        config[name] = {**config.get(name, {}), **section} if section else {}
     return config
 
 
@@ -224,13 +233,14 @@ def start(
     *,
     environment: Mapping[str, str],
     arguments: tuple[str, ...],
+    program: tuple[str, ...] = (),
 ) -> Daemon:
     """Write the config and start the daemon, its output in a file; does not wait."""
     config_path, log_path, mark = directory / "swapd.yaml", directory / "daemon.log", secrets.token_hex(8)
     write_config(config_path, config)
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [swapd_executable(), "serve", str(config_path), *arguments],
+            [*(program or (swapd_executable(),)), "serve", str(config_path), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
