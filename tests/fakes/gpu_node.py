@@ -1,4 +1,4 @@
-"""Runs `swapd serve` on a machine whose GPUs are the fake driver's: python gpu_node.py DIRECTORY serve CONFIG
+"""Runs `swapd serve` where the GPUs are the fake driver's. Usage: ``gpu_node.py DIRECTORY serve CONFIG``.
 
 DIRECTORY holds ``matrix.txt`` (what the vendor's command prints of the machine) and ``script.json``, which a test may
 replace at any moment. All its keys are optional:
@@ -54,7 +54,7 @@ class LiveLibrary(FakeLibrary):
         self._holdings: dict[int, Holding] = {}
         self._reported: set[str] = set()
 
-    def nvmlInit(self) -> None:  # noqa: D102, N802 - a name of the bindings
+    def nvmlInit(self) -> None:  # noqa: N802 - a name of the bindings
         if self._script().get("absent"):
             raise pynvml.NVMLError_LibraryNotFound
         super().nvmlInit()
@@ -69,7 +69,7 @@ class LiveLibrary(FakeLibrary):
             gpu.lost = index in script.get("lost", ())
         return super().enter(name, *handles)
 
-    def nvmlEventSetWait_v2(self, eventSet: Any, timeoutms: int) -> Any:  # noqa: D102, N802, N803 - see above
+    def nvmlEventSetWait_v2(self, eventSet: Any, timeoutms: int) -> Any:  # noqa: N802, N803 - see above
         for index, number in self._script().get("xids", ()):
             if (key := f"{index}:{number}") not in self._reported:
                 self._reported.add(key)
