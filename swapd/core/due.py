@@ -10,9 +10,10 @@ from swapd.core.guards import quiet
 from swapd.core.ids import SECOND, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import fail_load
-from swapd.core.moves import kill, leak, unload
+from swapd.core.moves import kill, unload
 from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, Rejection, State, UnloadCause
+from swapd.core.release import overdue
 from swapd.core.sentences import number, retry_after, waited_too_long
 from swapd.core.state import Instance, Model
 from swapd.core.swaps import evaluate
@@ -79,7 +80,7 @@ def _unloading(node: Node, instance: Instance) -> None:
     if stopping.kill_at is not None and node.at >= stopping.kill_at:
         kill(node, instance, stopping)
     elif stopping.leak_at is not None and node.at >= stopping.leak_at:
-        leak(node, instance)
+        overdue(node, instance)
 
 
 def idle_moment(node: Node, instance: Instance) -> Instant | None:

@@ -120,7 +120,7 @@ def shortest_load(node: Node) -> Duration:
 
 def room_wait(node: Node, model: Model) -> Duration:
     """Return how long until the room of a model without an instance is expected to be free."""
-    need, avail = model.spec.footprint, surplus(node, model)
+    need, avail = model.need, surplus(node, model)
     release = release_estimate(node)
     plan = find(node, need, avail, candidates(node, patient=True, holder=True))
     if plan is not None:

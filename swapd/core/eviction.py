@@ -1,21 +1,26 @@
 """Decides which set of victims makes room at the least cost.
 
-The plan is the legal set with the least sum of worth × GPUs; of equals the one with the fewest victims, then the one
-that need not wait for memory already on its way back, then the order of ``placement.legal_sets``. Nobody leaves whose
-memory is not needed. Who may leave at all is decided in ``guards``, and worth is the policy's word.
+Where GPUs and host memory are free at once, the boards choose among the free GPUs. Otherwise the plan is the legal set
+with the least sum of worth × GPUs; of equals the one of the better class, then with the fewest victims, then the one
+that need not wait for memory already on its way back, then the order of ``placement.legal_sets``. Host memory that is
+lacking is made free in the same reckoning. Nobody leaves whose memory is not needed. Who may leave at all is decided in
+``guards``, and worth is the policy's word.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swapd.core.catalog import Footprint
 from swapd.core.guards import evictable
+from swapd.core.host_memory import given_up, is_short, lacking
 from swapd.core.ids import GpuSet, InstanceId
 from swapd.core.node import Node
-from swapd.core.placement import GpuOption, legal_sets, option
+from swapd.core.placement import GpuOption, legal_sets, option, suited
 from swapd.core.policies.base import Resident
-from swapd.core.sharers import Sharers
+from swapd.core.sharers import Sharers, Victims
 from swapd.core.state import Instance, Need
+
+#: a set of GPUs and the number of its class, a lower one is better
+Ranked = tuple[GpuSet, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Plan:
     gpus: GpuSet
     #: by id
     victims: tuple[Instance, ...]
-    #: somebody is unloading there already
+    #: somebody is unloading there already, or has host memory that is needed
     waits: bool
 
 
@@ -77,63 +82,102 @@ def cost(node: Node, instance: Instance) -> float:
     return node.policy.value(resident) * gpus
 
 
-def find(node: Node, need: Footprint, avail: GpuSet, costs: Mapping[InstanceId, float]) -> Plan | None:
+def find(node: Node, need: Need, avail: GpuSet, costs: Mapping[InstanceId, float]) -> Plan | None:
     """Return the cheapest plan within ``avail`` when the instances in ``costs`` may leave; ``None``: there is none."""
     options: dict[int, GpuOption] = {}
     usable = clear = waiting = 0
-    for gpu in node.on(avail):
+    for gpu in node.on(GpuSet(avail & suited(node, need))):
         found = option(gpu, need, costs)
         if found is not None:
-            options[gpu.index] = found
-            usable |= 1 << gpu.index
-            clear |= found.clear << gpu.index
-            waiting |= found.waits << gpu.index
+            index = gpu.index
+            options[index] = found
+            usable |= 1 << index
+            clear |= found.clear << index
+            waiting |= found.waits << index
     if usable.bit_count() < need.gpus:
         return None
-    sets = [gpus for gpus in legal_sets(len(node.gpus), need.gpus) if not gpus & ~usable]
-    if clear.bit_count() >= need.gpus:
-        return Plan(next(gpus for gpus in sets if not gpus & ~clear), (), waits=False)
-    return _cheapest(sets, options, waiting, costs)
+    missing, host_waits = 0, False
+    if need.host_bytes and node.topology.host_bytes is not None:
+        missing, host_waits = lacking(node, need), is_short(node, need.host_bytes)
+    if missing <= 0:
+        gpus = _free_set(node, need, clear)
+        if gpus:
+            return Plan(gpus, (), waits=host_waits)
+    owners = [node.instances[number] for number in costs if node.instances[number].host_bytes] if missing > 0 else []
+    sets = _sets_within(node, need, usable)
+    if not sets or given_up(owners) < missing:
+        return None
+    sharers = Sharers(options, costs, lacking_host=missing, owners=owners)
+    return _cheapest(sets, sharers, _Owners(options, costs), GpuSet(waiting), host_waits=host_waits)
 
 
-def _cheapest(
-    sets: list[GpuSet], options: Mapping[int, GpuOption], waiting: int, costs: Mapping[InstanceId, float]
-) -> Plan:
-    """Return the plan for the best of these sets; ``waiting``: the GPUs somebody is unloading on."""
-    must = _must_leave(options)
-    prices = [(where, costs[victim.id]) for victim, where in must]
-    sharers = Sharers(options, costs)
-    best: tuple[float, int, int] | None = None
-    chosen = GpuSet(0)
-    for gpus in sets:
+def _free_set(node: Node, need: Need, clear: int) -> GpuSet:
+    """Return the set to take if no GPU has to be waited for; a single sharing model goes where others are already."""
+    boards = node.boards
+    if not need.exclusive and need.gpus == 1:
+        begun = sum(1 << gpu.index for gpu in node.on(GpuSet(clear)) if gpu.instances)
+        found = boards.choose(1, begun, use=need.nvlink)
+        if found:
+            return found
+    return boards.choose(need.gpus, clear, use=need.nvlink)
+
+
+def _sets_within(node: Node, need: Need, usable: int) -> Sequence[Ranked]:
+    """Return the sets among the usable GPUs; where no listed one is, the one that the boards put together, if any."""
+    sets = [ranked for ranked in legal_sets(node.boards, need) if not ranked[0] & ~usable]
+    if not sets:
+        gpus = node.boards.choose(need.gpus, usable, use=need.nvlink)
+        return [(gpus, 0)] if gpus else []
+    return sets
+
+
+class _Owners:
+    """Who has to leave the GPUs of a set, whatever else happens."""
+
+    __slots__ = ("_prices", "_where")
+
+    def __init__(self, options: Mapping[int, GpuOption], costs: Mapping[InstanceId, float]) -> None:
+        where: dict[InstanceId, int] = {}
+        victims: dict[InstanceId, Instance] = {}
+        for index, found in options.items():
+            for victim in found.victims:
+                victims[victim.id] = victim
+                where[victim.id] = where.get(victim.id, 0) | 1 << index
+        self._where = [(victims[number], where[number]) for number in sorted(victims)]
+        self._prices = [(where[number], costs[number]) for number in sorted(victims)]
+
+    def price(self, gpus: GpuSet) -> tuple[float, int]:
+        """Return what they cost, and how many they are."""
         price, count = 0.0, 0
-        for where, victim_price in prices:
+        for where, victim_price in self._prices:
             if where & gpus:
                 price += victim_price
                 count += 1
+        return price, count
+
+    def of(self, gpus: GpuSet) -> Victims:
+        """Return them, by id."""
+        return tuple(victim for victim, where in self._where if where & gpus)
+
+
+def _cheapest(sets: Sequence[Ranked], sharers: Sharers, owners: _Owners, waiting: GpuSet, *, host_waits: bool) -> Plan:
+    """Return the plan for the best of these sets; ``waiting``: the GPUs somebody is unloading on."""
+    best: tuple[float, int, int, int] | None = None
+    chosen = GpuSet(0)
+    for gpus, rank in sets:
+        price, count = owners.price(gpus)
         if best is not None and price > best[0]:
             continue
-        if gpus & sharers.short:
-            some = sharers.cheapest(gpus)
-            price += sum(costs[victim.id] for victim in some)
+        if gpus & sharers.short or sharers.lacking_host > 0:
+            some = sharers.beside(gpus, owners.of(gpus))
+            price += sharers.price(some)
             count += len(some)
-        key = (price, count, gpus & waiting and 1)
+        key = (price, rank, count, gpus & waiting and 1)
         if best is None or key < best:
             best, chosen = key, gpus
-    victims = [victim for victim, where in must if where & chosen]
-    victims += sharers.cheapest(chosen)
-    return Plan(chosen, tuple(sorted(victims, key=_by_id)), waits=bool(chosen & waiting))
-
-
-def _must_leave(options: Mapping[int, GpuOption]) -> list[tuple[Instance, int]]:
-    """Return who has to leave whatever else happens, and on which GPUs, by id."""
-    where: dict[InstanceId, int] = {}
-    victims: dict[InstanceId, Instance] = {}
-    for index, found in options.items():
-        for victim in found.victims:
-            victims[victim.id] = victim
-            where[victim.id] = where.get(victim.id, 0) | 1 << index
-    return [(victims[number], where[number]) for number in sorted(victims)]
+    must = owners.of(chosen)
+    victims = (*must, *sharers.beside(chosen, must))
+    return Plan(chosen, tuple(sorted(victims, key=_by_id)), waits=host_waits or bool(chosen & waiting))
 
 
 def _by_id(instance: Instance) -> InstanceId:

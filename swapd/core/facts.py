@@ -20,9 +20,10 @@ from swapd.core.grants import serve
 from swapd.core.ids import InstanceId, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import break_down, fail_load, ready
-from swapd.core.moves import released
+from swapd.core.memory import await_measurement
 from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, Stage, State, UnloadCause
+from swapd.core.release import nothing_left
 from swapd.core.state import Instance
 
 
@@ -58,6 +59,7 @@ def instance_ready(node: Node, event: InstanceReady) -> bool:
     instance = _in(node, event.instance, "became ready", State.LOADING)
     if instance is not None:
         ready(node, instance)
+        await_measurement(node, instance)
     return instance is not None
 
 
@@ -121,7 +123,8 @@ def processes_gone(node: Node, event: ProcessesGone) -> bool:
         return False
     stopping = instance.stopping
     assert stopping is not None
-    stopping.processes_gone = True
+    if stopping.gone_at is None:
+        stopping.gone_at = event.at
     stopping.kill_at = None
     stopping.leak_at = Instant(event.at + node.settings.release_timeout)
     for successor in node.neighbours(instance):
@@ -139,9 +142,9 @@ def _enter_release(node: Node, successor: Instance) -> None:
         successor.timeline.append((Stage.RELEASE, node.at))
 
 
-def memory_released(node: Node, event: EngineGone) -> bool:
-    """Let an instance go; late confirmations free leaked memory."""
-    instance = _in(node, event.instance, "released its memory", State.UNLOADING, State.LEAKED)
+def engine_gone(node: Node, event: EngineGone) -> bool:
+    """Let an instance go as soon as its memory is free; a late end frees leaked memory."""
+    instance = _in(node, event.instance, "has nothing left", State.UNLOADING, State.LEAKED)
     if instance is not None:
-        released(node, instance)
+        nothing_left(node, instance)
     return instance is not None

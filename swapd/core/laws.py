@@ -9,15 +9,18 @@ from typing import Final
 from swapd.core.commands import Answer, Transitioned
 from swapd.core.eta import clearing_estimate
 from swapd.core.guards import AUTO_PROTECTION_MOST, is_patient
-from swapd.core.ids import Instant
+from swapd.core.host_memory import held, promised
+from swapd.core.ids import Instant, gpu_indices
 from swapd.core.lifecycle import TABLE
 from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State, UnloadCause
+from swapd.core.sentences import gpu_list
 from swapd.core.state import Instance, Phase
+from swapd.core.suitable import is_able, is_named
 
 _SERVING: Final = (State.READY, State.DRAINING)
 _ORDERLY: Final = (UnloadCause.EVICTED, UnloadCause.IDLE, UnloadCause.LOAD_ABORTED, UnloadCause.OPERATOR,
-                   UnloadCause.REMOVED, UnloadCause.CHANGED, UnloadCause.SHUTDOWN)  # fmt: skip
+                   UnloadCause.REMOVED, UnloadCause.CHANGED, UnloadCause.GPU_FAILED, UnloadCause.SHUTDOWN)  # fmt: skip
 _LEGAL: Final = {(row.before, row.after): None for row in TABLE}
 
 
@@ -34,6 +37,9 @@ def _law(node: Node, name: str, what: str, *, holds: bool) -> None:
 def check(node: Node) -> None:
     """Raise LawBrokenError if any law does not hold."""
     no_overcommit(node)
+    host_memory_is_never_overbooked(node)
+    only_good_gpus_are_taken(node)
+    starts_are_confirmed(node)
     one_instance_per_model(node)
     only_ready_serves(node)
     never_evict_in_flight(node)
@@ -50,17 +56,78 @@ def check(node: Node) -> None:
 
 
 def no_overcommit(node: Node) -> None:
-    """Neither what is held nor what is promised exceeds a GPU's memory; an exclusive model has its GPUs alone."""
+    """Neither what is held nor what is promised exceeds a GPU's memory; an exclusive model has its GPUs alone.
+
+    Where memory is measured, engines may prove larger than booked, and others may come: there the law is that nothing
+    is booked and nothing starts in this step on a GPU that is too full by what is known, foreign memory included. The
+    same goes for a GPU that was found to be smaller than what was booked on it.
+    """
     for gpu in node.gpus:
-        held = [i for i in gpu.instances.values() if i.state is not State.RESERVED]
+        held = [i for i in gpu.instances.values() if i.holds]
         promised = [i for i in gpu.instances.values() if i.state is not State.UNLOADING]
+        strict = not gpu.measured and not gpu.shrunk
         for which, instances in (("held", held), ("promised", promised)):
-            total = sum(instance.bytes_per_gpu for instance in instances)
-            _law(node, "no_overcommit", f"{total} bytes {which} on GPU {gpu.index}", holds=total <= gpu.memory_bytes)
+            total = sum(instance.charge(gpu.index) for instance in instances) + gpu.foreign_bytes
+            decided = any(_booked_now(node, i) if which == "promised" else _started_now(node, i) for i in instances)
+            full = total > gpu.memory_bytes and (strict or decided)
+            _law(node, "no_overcommit", f"{total} bytes {which} on GPU {gpu.index}", holds=not full)
             alone = len(instances) < 2 or not any(instance.exclusive for instance in instances)
             _law(node, "no_overcommit", f"an exclusive model shares GPU {gpu.index} ({which})", holds=alone)
         loading = sum(1 for i in held if i.state is State.LOADING)
         _law(node, "no_overcommit", f"{loading} loads at once on GPU {gpu.index}", holds=loading <= 1)
+
+
+def host_memory_is_never_overbooked(node: Node) -> None:
+    """Neither what is held nor what is promised exceeds the host memory that models may take.
+
+    What was booked before that became less stays.
+    """
+    most = node.topology.host_bytes
+    if most is None:
+        return
+    for which, total in (("held", held(node)), ("promised", promised(node))):
+        decided = [
+            i for i in node.instances.values() if i.host_bytes and (_booked_now(node, i) or _started_now(node, i))
+        ]
+        _law(node, "host_memory_is_never_overbooked", f"{total} bytes {which}", holds=total <= most or not decided)
+
+
+def only_good_gpus_are_taken(node: Node) -> None:
+    """Whatever is booked or starts in this step stands on GPUs that may be used, of one product, and of its kind."""
+    for instance in node.instances.values():
+        if not (_booked_now(node, instance) or _started_now(node, instance)):
+            continue
+        gpus = [node.topology.gpus[index] for index in gpu_indices(instance.gpus)]
+        name, where = "only_good_gpus_are_taken", f"{instance.model.name} on {gpu_list(instance.gpus)}"
+        _law(node, name, f"{where}: not placeable", holds=all(gpu.placeable for gpu in gpus))
+        _law(node, name, f"{where}: of several products", holds=len(dict.fromkeys(gpu.name for gpu in gpus)) == 1)
+        kind = all(is_named(gpu, instance.model.need) and is_able(gpu, instance.model.need) for gpu in gpus)
+        _law(node, name, f"{where}: of another kind than it asks for", holds=kind)
+        _law(node, name, f"{where}: the driver is in trouble", holds=node.may_load)
+
+
+def starts_are_confirmed(node: Node) -> None:
+    """Where memory is measured, a load begins only after a reading that showed its room free."""
+    for instance in node.instances.values():
+        if _started_now(node, instance):
+            for gpu in node.on(instance.gpus):
+                fresh = not gpu.measured or gpu.taken >= max(instance.reserved_at, gpu.settled)
+                shown = fresh and (not gpu.measured or _shows(gpu, instance))
+                what = f"{instance.model.name} starts on GPU {gpu.index}, which is not shown to be free"
+                _law(node, "starts_are_confirmed", what, holds=shown)
+
+
+def _shows(gpu: GpuRecord, instance: Instance) -> bool:
+    free = gpu.free_bytes
+    return free is not None and free + gpu.lingering_bytes >= instance.bytes_per_gpu
+
+
+def _booked_now(node: Node, instance: Instance) -> bool:
+    return instance.reserved_at == node.at and instance.step == node.step and not instance.holds
+
+
+def _started_now(node: Node, instance: Instance) -> bool:
+    return instance.state is State.LOADING and instance.step == node.step
 
 
 def one_instance_per_model(node: Node) -> None:
@@ -118,7 +185,10 @@ def protection_is_bounded(node: Node) -> None:
 
 
 def no_needless_eviction(node: Node) -> None:
-    """Every victim of a booking was in its way; seen where a step books once, as later bookings change the picture."""
+    """Every victim of a booking was in its way, on a GPU or in host memory.
+
+    Seen where a step books once, as later bookings change the picture.
+    """
     bookings = [note.instance for note in node.out if isinstance(note, Transitioned) and note.before is None]
     if len(bookings) != 1 or bookings[0] not in node.instances:
         return
@@ -127,7 +197,7 @@ def no_needless_eviction(node: Node) -> None:
         if victim.eviction is None:
             continue
         shared = [gpu for gpu in node.on(instance.gpus) if victim.id in gpu.instances]
-        needed = any(_in_the_way(gpu, instance, victim) for gpu in shared)
+        needed = any(_in_the_way(gpu, instance, victim) for gpu in shared) or _in_the_host(node, instance, victim)
         _law(node, "no_needless_eviction", f"{victim.model.name} need not have left", holds=needed)
 
 
@@ -136,7 +206,15 @@ def _in_the_way(gpu: GpuRecord, instance: Instance, victim: Instance) -> bool:
     if instance.exclusive or victim.exclusive:
         return True
     stay = [i for i in gpu.instances.values() if i.state is not State.UNLOADING or i is victim]
-    return sum(i.bytes_per_gpu for i in stay) > gpu.memory_bytes
+    return sum(i.charge(gpu.index) for i in stay) > gpu.memory_bytes - gpu.foreign_bytes
+
+
+def _in_the_host(node: Node, instance: Instance, victim: Instance) -> bool:
+    """Say whether ``instance`` would not fit into host memory if ``victim`` had stayed."""
+    most = node.topology.host_bytes
+    if most is None or not instance.host_bytes or not victim.host_bytes:
+        return False
+    return promised(node) + victim.host_bytes > most
 
 
 def infeasible_evicts_nobody(node: Node) -> None:
@@ -144,7 +222,7 @@ def infeasible_evicts_nobody(node: Node) -> None:
     for instance in _left_now(node):
         if instance.eviction is None:
             continue
-        heirs = [i for i in node.neighbours(instance) if i.model.name == instance.eviction.successor]
+        heirs = [i for i in node.instances.values() if i.model.name == instance.eviction.successor]
         booked = any(heir.step == node.step for heir in heirs)
         _law(node, "infeasible_evicts_nobody", f"{instance.model.name} left for nothing", holds=booked)
 

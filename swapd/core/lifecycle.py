@@ -5,7 +5,8 @@ Rules that hold here:
 * A row says: in this state, for this cause, the instance goes there, and these orders go out with it. Whatever stands
   in no row is a programming error and raises with the instance's story.
 * GPU memory is booked from RESERVED to the end. The end of a process does not free memory: only the driver's word
-  (``MEMORY_RELEASED``) leads to GONE, and without it the bytes are quarantined in LEAKED, never assumed free.
+  (``MEMORY_RELEASED``) leads to GONE, and without it the bytes are quarantined in LEAKED, never assumed free. Where no
+  driver can tell, the end of the whole engine counts for its word.
 * A draining instance whose reason to drain has gone away (nobody waits for its room any more, the node is back in
   service) serves again. It was never stopped, so this costs nothing.
 * The rows through SLEEPING, ASLEEP and WAKING belong to engines that can sleep.
@@ -26,11 +27,12 @@ class Cause(enum.StrEnum):
     """Why an instance takes a step."""
 
     PLANNED = "room found or planned"
-    ROOM_FREE = "every victim's memory confirmed released"
+    ROOM_FREE = "every victim's memory confirmed released, and the room shown to be free"
     UNWANTED = "nobody waits any more, or what was waited for changed"
-    ROOM_LOST = "a victim's memory was never released"
+    ROOM_LOST = "memory was never released, is not shown to be free, or cannot be had any more"
     ENGINE_READY = "engine ready and warm-up request answered"
     ABORTED = "nobody waits and another model needs the room"
+    GPU_FAILED = "one of its GPUs has failed or was lost"
     WITHDRAWN = "removed, changed, unloaded by an operator, or node drain"
     LOAD_FAILED = "failed or deadline"
     EXITED = "process exited"
@@ -38,7 +40,7 @@ class Cause(enum.StrEnum):
     EVICTED = "evicted (guards hold)"
     EVICTED_TO_SLEEP = "evicted, engine can sleep and host RAM allows"
     LEFT_IDLE = "idle: limit passed, outdated, or node drain"
-    DRAIN = "removed, outdated, unloaded by an operator, or reservation of another model"
+    DRAIN = "removed, outdated, unloaded by an operator, a GPU failed, or reservation of another model"
     DRAINED = "in flight 0, or drain deadline"
     DRAIN_LIFTED = "nobody needs the drain any more"
     SLEPT = "engine is asleep"
@@ -68,6 +70,7 @@ TABLE: Final = (
     Row(State.LOADING, Cause.ENGINE_READY, State.READY, "forward every waiter"),
     Row(State.LOADING, Cause.ABORTED, State.UNLOADING, "stop (abort the load)"),
     Row(State.LOADING, Cause.WITHDRAWN, State.UNLOADING, "stop (abort the load)"),
+    Row(State.LOADING, Cause.GPU_FAILED, State.UNLOADING, "stop (abort the load); look for another room"),
     Row(State.LOADING, Cause.LOAD_FAILED, State.UNLOADING, "stop; reject the waiters with one shared reason"),
     Row(State.LOADING, Cause.EXITED, State.UNLOADING, "reap the group; reject the waiters with one shared reason"),
     Row(State.READY, Cause.EVICTED, State.UNLOADING, "stop"),

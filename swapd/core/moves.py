@@ -1,15 +1,15 @@
 """Takes an instance from one state to the next, with everything that belongs to the step.
 
 Rules that hold here: every step goes through the table of ``lifecycle``; an instance that is unloading is nobody's any
-more from that step on; an order to stop is given once, a kill once; memory is free when the shell says so.
+more from that step on; an order to stop is given once, a kill once. When memory is free is decided in ``release``.
 """
 
 from typing import Final
 
-from swapd.core.commands import Answer, Evicted, Kill, Start, Stop, Transitioned
+from swapd.core.commands import Answer, Evicted, Kill, Placed, ReleaseConfirmed, Start, Stop, Transitioned
 from swapd.core.eviction import Plan
 from swapd.core.guards import protected_until
-from swapd.core.ids import SECOND, Duration, InstanceId, Instant, gpu_indices
+from swapd.core.ids import SECOND, Duration, InstanceId, Instant
 from swapd.core.lifecycle import Cause, after
 from swapd.core.node import Node
 from swapd.core.reasons import LoadResult, Stage, State, UnloadCause
@@ -47,7 +47,7 @@ def step(node: Node, instance: Instance, cause: Cause, why: str) -> None:
     if state is State.GONE:
         del node.instances[instance.id]
         for gpu in node.on(instance.gpus):
-            del gpu.instances[instance.id]
+            gpu.instances.pop(instance.id, None)
     node.refresh(model)
 
 
@@ -60,18 +60,19 @@ def _tell(node: Node, instance: Instance, before: State | None, why: str) -> Non
 
 def book(node: Node, model: Model, plan: Plan, why: str) -> Instance:
     """Book the GPUs of a plan for a new instance, and order its victims to leave."""
-    spec = model.spec
+    need = model.need
     instance = Instance(
         id=node.next_instance,
         model=model,
-        spec=spec,
+        spec=model.spec,
         gpus=plan.gpus,
         state=after(None, Cause.PLANNED, instance=node.next_instance),
         since=node.at,
         step=node.step,
         reserved_at=node.at,
-        bytes_per_gpu=spec.footprint.bytes_per_gpu,
-        exclusive=spec.footprint.exclusive,
+        bytes_per_gpu=need.bytes_per_gpu,
+        exclusive=need.exclusive,
+        host_bytes=need.host_bytes,
         victims=tuple(victim.model.name for victim in plan.victims),
     )
     node.next_instance = InstanceId(node.next_instance + 1)
@@ -81,17 +82,25 @@ def book(node: Node, model: Model, plan: Plan, why: str) -> Instance:
     if reservation is not None and reservation.model is model:
         instance.timeline.append((Stage.DRAIN, reservation.since))
     if plan.victims or plan.waits:
-        instance.timeline.append((Stage.STOP, node.at))
+        instance.timeline.append((_first_stage(node, plan), node.at))
     node.instances[instance.id] = instance
     for gpu in node.on(plan.gpus):
         gpu.instances[instance.id] = instance
     model.instance = instance
     instance.story.add(node.at, f"{instance.state.value}: {why}")
     _tell(node, instance, None, why)
+    node.out.append(Placed(instance.id, model.name, plan.gpus, node.boards.quality(plan.gpus)))
     for victim in plan.victims:
         _evict(node, victim, model)
     node.refresh(model)
     return instance
+
+
+def _first_stage(node: Node, plan: Plan) -> Stage:
+    """Return what a plan waits for first: processes that have to end, or memory alone."""
+    leaving = [i for gpu in node.on(plan.gpus) for i in gpu.instances.values() if i.state is State.UNLOADING]
+    ended = leaving and all(i.stopping is not None and i.stopping.processes_gone for i in leaving)
+    return Stage.RELEASE if ended and not plan.victims else Stage.STOP
 
 
 def _evict(node: Node, victim: Instance, successor: Model) -> None:
@@ -114,8 +123,11 @@ def start(node: Node, instance: Instance) -> None:
     step(node, instance, Cause.ROOM_FREE, "its room is free")
     instance.started_at = instance.progress_at = node.at
     instance.timeline.append((Stage.SPAWN, node.at))
-    devices = tuple(node.topology.gpus[index].uuid for index in gpu_indices(instance.gpus))
-    node.out.append(Start(instance.id, instance.spec, instance.gpus, devices))
+    gpus = [node.topology.gpus[index] for index in node.boards.ring_order(instance.gpus)]
+    numa = sorted(dict.fromkeys(gpu.numa for gpu in gpus if gpu.numa >= 0))
+    cpus = sorted(dict.fromkeys(cpu for gpu in gpus for cpu in gpu.cpus))
+    devices = tuple(gpu.uuid for gpu in gpus)
+    node.out.append(Start(instance.id, instance.spec, instance.gpus, devices, tuple(numa), tuple(cpus)))
 
 
 def drain(node: Node, instance: Instance, cause: UnloadCause | None, why: str, limit: Duration | None) -> None:
@@ -193,6 +205,8 @@ def released(node: Node, instance: Instance) -> None:
     if instance.state is State.UNLOADING:
         node.release_times.append(Duration(node.at - stopping.ordered_at))
     step(node, instance, Cause.MEMORY_RELEASED, "its memory is released")
+    after_end = Duration(0 if stopping.gone_at is None else node.at - stopping.gone_at)
+    node.out.append(ReleaseConfirmed(instance.id, instance.model.name, after_end, stopping.by))
     answer_unloads(node, instance, ok=True)
 
 

@@ -5,26 +5,75 @@ waiters, orders or instance; nothing else in the core keeps lists of its own.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from swapd.core.agenda import Agenda
+from swapd.core.boards import Boards
 from swapd.core.catalog import Mode, SchedulingSettings
 from swapd.core.commands import Command, StaleFact
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.policies.base import EvictionPolicy
 from swapd.core.state import Instance, Model, Need, Request
 from swapd.core.story import Story
-from swapd.core.topology import NodeTopology
+from swapd.core.topology import DriverState, Gpu, NodeTopology
 from swapd.core.viability import NodeLoad
+
+#: before anything
+NEVER: Final = Instant(-(1 << 62))
 
 
 @dataclass(slots=True, eq=False)
 class GpuRecord:
-    """One GPU and who is on it, by id."""
+    """One GPU, who is on it, by id, and what the driver last said of its memory."""
 
-    index: int
+    gpu: Gpu
+    #: its place on the node and its bit in every GPU set
+    index: int = field(init=False)
+    #: usable memory, by the driver's last word
     memory_bytes: Bytes
     instances: dict[InstanceId, Instance] = field(default_factory=dict)
+    #: ``None``: not measured, or not known now
+    free_bytes: Bytes | None = None
+    #: taken by others than our instances, as it was when that could be told last
+    foreign_bytes: Bytes = Bytes(0)
+    #: where its memory is a NUMA node: what ended instances may still be shown to hold although it is free
+    lingering_bytes: Bytes = Bytes(0)
+    #: when the last reading of it began
+    taken: Instant = NEVER
+    #: a reading begun before this may show an instance half loaded, or half released
+    settled: Instant = NEVER
+    #: the process list of the last reading; ``None``: there was none that could be trusted
+    processes: Mapping[InstanceId, Bytes | None] | None = None
+    #: it was found to be smaller than what is booked on it
+    shrunk: bool = False
+
+    def __post_init__(self) -> None:
+        self.index = self.gpu.index
+
+    @property
+    def measured(self) -> bool:
+        """Whether the driver's word counts here; else the accounts alone do."""
+        return self.gpu.measured and self.gpu.placeable
+
+    def charged(self) -> int:
+        """Return what the instances that may hold memory here are charged, bytes."""
+        return sum(instance.charge(self.index) for instance in self.instances.values() if instance.holds)
+
+
+@dataclass(slots=True, eq=False)
+class Asking:
+    """When the driver is asked next for a reading that somebody waits for."""
+
+    #: when the unanswered order was given; ``None``: there is none
+    since: Instant | None = None
+    #: the pause before the next order, growing while waiting goes on
+    pause: Duration = Duration(0)
+    #: not before
+    due: Instant = NEVER
+    #: when somebody began to wait last: a reading begun before is of no use to them
+    wanted: Instant = NEVER
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +112,7 @@ class Node:
     next_instance: InstanceId
     gpus: list[GpuRecord]
     load: NodeLoad
+    boards: Boards
     models: dict[ModelName, Model] = field(default_factory=dict)
     instances: dict[InstanceId, Instance] = field(default_factory=dict)
     #: queued, granted and cut requests
@@ -86,6 +136,9 @@ class Node:
     removed: dict[ModelName, None] = field(default_factory=dict)
     reservation: Reservation | None = None
     drain: NodeDrain | None = None
+    asking: Asking = field(default_factory=Asking)
+    #: GPUs that suit by their nature and health, by what a need asks of them; for the present topology and settings
+    suited: dict[tuple[str, tuple[int, int] | None, bool], GpuSet] = field(default_factory=dict)
     #: GDSF clock
     clock: float = 0.0
     #: instances in RESERVED or LOADING
@@ -101,6 +154,26 @@ class Node:
     wake: Instant | None = None
     out: list[Command] = field(default_factory=list)
     story: Story = field(default_factory=Story)
+    #: what the topology says, at hand: new loads may begin (the devices are virtual, or their driver can be asked) …
+    may_load: bool = field(init=False)
+    #: … the driver is in trouble: who needs a load is refused …
+    degraded: bool = field(init=False)
+    #: … GPUs that models may not be placed on …
+    cordoned: GpuSet = field(init=False)
+    #: … and GPUs on which the driver's word on memory counts
+    measured: GpuSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.set_topology(self.topology)
+
+    def set_topology(self, topology: NodeTopology) -> None:
+        """Take over a topology, and what follows from it; the records of the GPUs are the caller's."""
+        self.topology = topology
+        self.may_load = topology.driver in (DriverState.VIRTUAL, DriverState.UP)
+        self.degraded = not self.may_load and topology.driver is not DriverState.STARTING
+        self.cordoned = GpuSet(topology.all_gpus & ~topology.placeable)
+        self.measured = GpuSet(sum(1 << gpu.index for gpu in topology.gpus if gpu.measured and gpu.placeable))
+        self.suited.clear()
 
     def refresh(self, model: Model) -> None:
         """Enter a model in the agendas as its waiters, orders and instance now are."""
@@ -157,6 +230,11 @@ class Node:
     def neighbours(self, instance: Instance) -> list[Instance]:
         """Return the other instances on the same GPUs, by GPU and id; one on several GPUs comes several times."""
         return [other for gpu in self.on(instance.gpus) for other in gpu.instances.values() if other is not instance]
+
+    @property
+    def host_booked(self) -> int:
+        """Host memory charged to instances, bytes; a victim and its successor count both."""
+        return sum(instance.host_bytes for instance in self.instances.values())
 
     @property
     def lacks_pins(self) -> bool:

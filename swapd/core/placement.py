@@ -2,30 +2,55 @@
 
 Rules that hold here:
 
-* Sets are tried best topology first, then lowest mask, and the first of equals wins. Virtual devices have no links,
-  so every set of the right size is legal and the order is by mask alone.
+* Sets are tried best topology first, then lowest mask, and the first of equals wins. Virtual devices have no links, so
+  every set of the right size is legal and the order is by mask alone.
+* A model that is indifferent to NVLink takes the worst sets first, and leaves the good ones to the others.
 * An exclusive model wants its GPUs empty. A sharing one wants bytes, and neighbours that share as well.
+* What others than our instances hold on a GPU is not there for anybody, and no eviction frees it.
 * Memory of an instance that is unloading comes back by itself: it is nobody's victim, but the newcomer waits for it.
 * Leaked memory does not come back, and nothing that is not a candidate is ever asked to leave.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from itertools import combinations
+from functools import lru_cache
 
-from swapd.core.catalog import Footprint
+from swapd.core.boards import Boards
+from swapd.core.catalog import NvlinkUse
 from swapd.core.ids import GpuSet, InstanceId
-from swapd.core.node import GpuRecord
+from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State
-from swapd.core.state import Instance
+from swapd.core.state import Instance, Need
+from swapd.core.suitable import suitable
 
 
-@cache
-def legal_sets(gpu_count: int, size: int) -> tuple[GpuSet, ...]:
-    """Return every set of ``size`` among ``gpu_count`` GPUs, the most wanted first."""
-    masks = (sum(1 << index for index in chosen) for chosen in combinations(range(gpu_count), size))
-    return tuple(GpuSet(mask) for mask in sorted(masks))
+@lru_cache(maxsize=64)
+def _ranked_sets(boards: Boards, size: int, use: NvlinkUse) -> tuple[tuple[GpuSet, int], ...]:
+    ranked = boards.sets(size)
+    if use is NvlinkUse.IGNORE:
+        return tuple(sorted(((gpus, -rank) for gpus, rank in ranked), key=lambda found: (found[1], found[0])))
+    if use is NvlinkUse.REQUIRED and size > 1:
+        rings: dict[int, bool] = {}
+        for gpus, rank in ranked:
+            if rank not in rings:
+                rings[rank] = boards.ring(gpus) > 0
+        return tuple((gpus, rank) for gpus, rank in ranked if rings[rank])
+    return ranked
+
+
+def legal_sets(boards: Boards, need: Need) -> tuple[tuple[GpuSet, int], ...]:
+    """Return the sets of GPUs that are considered for a need, the most wanted first, each with its class."""
+    return _ranked_sets(boards, need.gpus, need.nvlink)
+
+
+def suited(node: Node, need: Need) -> GpuSet:
+    """Return the GPUs that suit a need by their nature and health, whoever is on them."""
+    asks = need.gpu_name, need.min_compute_capability, need.gpus > 1
+    known = node.suited.get(asks)
+    if known is None:
+        known = suitable(node.topology, need, require_fabric=node.settings.require_fabric)
+        node.suited[asks] = known
+    return known
 
 
 @dataclass(slots=True)
@@ -47,14 +72,14 @@ class GpuOption:
         return not (self.victims or self.missing_bytes or self.waits)
 
 
-def option(gpu: GpuRecord, need: Footprint, candidates: Mapping[InstanceId, float]) -> GpuOption | None:
-    """Return what must leave ``gpu`` for a model with this footprint, or ``None`` if it cannot be had."""
-    if need.bytes_per_gpu > gpu.memory_bytes:
+def option(gpu: GpuRecord, need: Need, candidates: Mapping[InstanceId, float]) -> GpuOption | None:
+    """Return what must leave ``gpu`` for a model with this need, or ``None`` if it cannot be had."""
+    free = gpu.memory_bytes - gpu.foreign_bytes - need.bytes_per_gpu
+    if free < 0:
         return None
     if not gpu.instances:
         return GpuOption()
     found = GpuOption()
-    free = gpu.memory_bytes - need.bytes_per_gpu
     evictable = 0
     for resident in gpu.instances.values():
         if resident.state is State.UNLOADING:
@@ -66,9 +91,10 @@ def option(gpu: GpuRecord, need: Footprint, candidates: Mapping[InstanceId, floa
                 return None
             found.victims += (resident,)
             continue
-        free -= resident.bytes_per_gpu
+        charge = resident.charge(gpu.index) if resident.leaked else resident.bytes_per_gpu
+        free -= charge
         if not stays:
-            evictable += resident.bytes_per_gpu
+            evictable += charge
             found.sharers += (resident,)
     if free + evictable < 0:
         return None
@@ -85,3 +111,24 @@ def fits_now(gpus: list[GpuRecord], instance: Instance) -> bool:
             if other.state is State.RESERVED and other.id < instance.id:
                 return False
     return True
+
+
+def holds(gpus: list[GpuRecord], instance: Instance) -> bool:
+    """Say whether the room promised to an instance is still there once all who are unloading are gone.
+
+    It is not where memory has leaked, where a neighbour proved to take more than was booked for it, or where a GPU
+    became smaller; of two who do not fit together any more, the one who booked first keeps its place.
+    """
+    for gpu in gpus:
+        others = [other for other in gpu.instances.values() if _is_before(other, instance)]
+        if any(instance.exclusive or other.exclusive for other in others):
+            return False
+        if instance.bytes_per_gpu + sum(other.charge(gpu.index) for other in others) > gpu.memory_bytes:
+            return False
+    return True
+
+
+def _is_before(other: Instance, instance: Instance) -> bool:
+    if other is instance or other.state is State.UNLOADING:
+        return False
+    return other.state is not State.RESERVED or other.id < instance.id

@@ -6,10 +6,12 @@ and settings count at once. A load under way with the old revision is broken off
 """
 
 from swapd.core.catalog import Catalog, ModelSpec, SchedulingSettings
+from swapd.core.devices import set_boards
 from swapd.core.eta import expect
 from swapd.core.grants import refuse_all, refuse_queued, serve
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import clear_cool_down, drop_wish
+from swapd.core.memory import plan_with
 from swapd.core.moves import abort_load, drain, forget, lift_drain
 from swapd.core.node import Node
 from swapd.core.operators import enter_pin
@@ -27,6 +29,7 @@ def apply(node: Node, catalog: Catalog) -> None:
             _remove(node, node.models[name])
     for spec in catalog.models.values():
         _enter(node, spec)
+    set_boards(node)
     node.recheck = True
 
 
@@ -34,12 +37,13 @@ def _set_settings(node: Node, settings: SchedulingSettings) -> None:
     if not node.policy_fixed and settings.policy is not node.settings.policy:
         node.policy = policy_named(settings.policy)
     node.settings = settings
+    node.suited.clear()
 
 
 def _enter(node: Node, spec: ModelSpec) -> None:
     model = node.models.get(spec.name)
     if model is None:
-        model = Model(spec, _need(spec), demand=Demand(node.at), frequency_at=node.at)
+        model = Model(spec, Need.of(spec), demand=Demand(node.at), frequency_at=node.at)
         node.models[spec.name] = model
         expect(model)
         enter_pin(node, model)
@@ -59,14 +63,11 @@ def _enter(node: Node, spec: ModelSpec) -> None:
     node.refresh(model)
 
 
-def _need(spec: ModelSpec) -> Need:
-    footprint = spec.footprint
-    return footprint.gpus, footprint.bytes_per_gpu, footprint.exclusive
-
-
 def _set_spec(node: Node, model: Model, spec: ModelSpec) -> None:
+    """Give a model its new specification; what was measured of another revision does not count any more."""
+    measured = model.measured if model.spec.revision == spec.revision else None
     model.spec = spec
-    node.change_need(model, _need(spec))
+    plan_with(node, model, measured)
 
 
 def _bound_queue(node: Node, model: Model) -> None:

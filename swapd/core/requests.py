@@ -14,7 +14,7 @@ from swapd.core.feasibility import infeasible
 from swapd.core.grants import grant, note_if_idle, refuse, serve
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.loads import touch
-from swapd.core.moves import book, start
+from swapd.core.moves import book
 from swapd.core.node import Node
 from swapd.core.node_drain import DETAIL, RETRY_AFTER
 from swapd.core.reasons import Outcome, Rejection, State
@@ -68,7 +68,7 @@ def _admitted(node: Node, model: Model, request: Request) -> bool:
             return False
         if _cooling(node, model, request):
             return False
-    if instance is None:
+    if instance is None or (instance.state is State.DRAINING and node.degraded):
         never = infeasible(node, model)
         if never is not None:
             model.story.add(node.at, f"refused: {never.detail}")
@@ -124,9 +124,9 @@ def _in_time(node: Node, model: Model, request: Request) -> bool:
 
 def _load_ahead(node: Node, model: Model) -> None:
     """Load a model whose request was refused for its ETA, if free room and a free slot are there right now."""
-    if node.loads_running >= node.settings.max_concurrent_loads:
+    if node.loads_running >= node.settings.max_concurrent_loads or not node.may_load:
         return
-    plan = find(node, model.spec.footprint, surplus(node, model), {})
+    plan = find(node, model.need, surplus(node, model), {})
     if plan is None or plan.waits:
         return
     begun = (State.RESERVED, State.LOADING)
@@ -134,7 +134,6 @@ def _load_ahead(node: Node, model: Model) -> None:
         return
     instance = book(node, model, plan, "room is free, so that the next request finds it")
     instance.ahead = True
-    start(node, instance)
 
 
 def ended(node: Node, event: RequestEnded) -> bool:

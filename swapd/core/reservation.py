@@ -19,7 +19,7 @@ from swapd.core.guards import is_patient
 from swapd.core.ids import InstanceId
 from swapd.core.moves import drain, lift_drain
 from swapd.core.node import Node, Reservation
-from swapd.core.placement import option
+from swapd.core.placement import option, suited
 from swapd.core.reasons import State
 from swapd.core.sentences import gpu_list
 from swapd.core.state import Model
@@ -33,9 +33,10 @@ def keep(node: Node) -> None:
     if reservation.model.name not in node.pending:
         drop(node)
         return
-    need = reservation.model.spec.footprint
+    need = reservation.model.need
     leaving = {i.id: 0.0 for i in node.instances.values() if i.state is not State.LEAKED and not i.model.pinned}
-    if any(option(gpu, need, leaving) is None for gpu in node.on(reservation.gpus)):
+    unsuited = reservation.gpus & ~suited(node, need)
+    if unsuited or any(option(gpu, need, leaving) is None for gpu in node.on(reservation.gpus)):
         drop(node)
         return
     _drain_victims(node, reservation)
@@ -95,7 +96,7 @@ def _somebody_due(node: Node, clearing: int) -> bool:
 
 
 def _plan(node: Node, model: Model, costs: Mapping[InstanceId, float]) -> Plan | None:
-    return find(node, model.spec.footprint, node.topology.all_gpus, costs)
+    return find(node, model.need, node.topology.all_gpus, costs)
 
 
 def _reserve(node: Node, model: Model, plan: Plan) -> None:

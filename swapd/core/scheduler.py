@@ -6,7 +6,8 @@ a ready model with a free slot is granted, and its end is noted, without looking
 
 from typing import assert_never
 
-from swapd.core import facts, laws, operators, reload, requests, snapshot
+from swapd.core import devices, facts, laws, memory, operators, reload, requests, snapshot
+from swapd.core.boards import boards_for
 from swapd.core.catalog import Catalog
 from swapd.core.commands import Command
 from swapd.core.eta import note_load_times
@@ -68,8 +69,9 @@ class Scheduler:
             policy_fixed=policy is not None,
             at=at,
             next_instance=first_instance,
-            gpus=[GpuRecord(gpu.index, gpu.memory_bytes) for gpu in topology.gpus],
-            load=NodeLoad(at, len(topology.gpus)),
+            gpus=[GpuRecord(gpu, memory_bytes=gpu.memory_bytes) for gpu in topology.gpus],
+            load=NodeLoad(at, devices.counted(topology)),
+            boards=boards_for(topology, [spec.footprint.gpus for spec in catalog.models.values()]),
         )
         reload.apply(self._node, catalog)
         if self._node.pins:
@@ -117,9 +119,13 @@ class Scheduler:
             case ProcessesGone():
                 return facts.processes_gone(node, event)
             case EngineGone():
-                return facts.memory_released(node, event)
-            case GpuMemoryRead() | TopologyChanged() | FootprintsKnown():
-                return False
+                return facts.engine_gone(node, event)
+            case GpuMemoryRead():
+                return memory.memory_read(node, event)
+            case TopologyChanged():
+                return devices.topology_changed(node, event)
+            case FootprintsKnown():
+                return memory.footprints_known(node, event)
             case CatalogChanged():
                 reload.apply(node, event.catalog)
                 return True

@@ -1,27 +1,30 @@
 """Takes every decision that an event makes possible, until nothing more changes. There is one copy of this tree.
 
-In this order, again and again: what is due; the node's own drain; instances that may leave or start; refusals; the
-reservation; then the pending models, the most urgent first, and last the pins and what comes back after a change.
+In this order, again and again: what is due; the node's own drain; cordoned GPUs and a driver in trouble; instances that
+may leave or start; refusals; the reservation; then the pending models, the most urgent first, and last the pins, the
+largest first, and what comes back after a change. When nothing changes any more, the driver is asked if somebody waits
+for its word.
 
 A model that finds no room does not stop the others, and a footprint that found none is not tried again in the same
 round: booking only takes room away.
 """
 
-from swapd.core import node_drain, reservation
+from swapd.core import devices, gate, node_drain, reservation
+from swapd.core.asking import ask
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
 from swapd.core.eta import clearing_estimate, surplus
 from swapd.core.eviction import Failed, Plan, candidates, find
-from swapd.core.feasibility import infeasible
+from swapd.core.feasibility import Infeasible, infeasible
 from swapd.core.grants import refuse_all
 from swapd.core.guards import blocked_by, is_patient, quiet
 from swapd.core.ids import InstanceId
 from swapd.core.lifecycle import Cause
-from swapd.core.moves import book, drain, forget, start, unload
+from swapd.core.moves import book, drain, forget, unload
 from swapd.core.node import Node
-from swapd.core.placement import fits_now
+from swapd.core.placement import holds
 from swapd.core.reasons import Rejection, State, UnloadCause
-from swapd.core.state import Instance, Model
+from swapd.core.state import Instance, Model, Need
 from swapd.core.wakeups import next_wakeup
 
 
@@ -32,16 +35,18 @@ def settle(node: Node) -> None:
     while changes != node.changes:
         changes = node.changes
         node_drain.advance(node)
+        devices.attend(node)
         for instance in list(node.instances.values()):
             _move_on(node, instance)
         _refuse(node)
         reservation.keep(node)
-        if node.drain is None:
+        if node.drain is None and node.may_load:
             _place_pending(node)
             _place_pins(node)
             if node.changes == changes:
                 reservation.consider(node)
     node_drain.answer_if_drained(node)
+    ask(node)
     _forget_removed(node)
     node.wake = next_wakeup(node)
 
@@ -65,9 +70,12 @@ def _refuse(node: Node) -> None:
     if not node.recheck:
         return
     node.recheck = False
+    known: dict[Need, Infeasible | None] = {}
     for name in node.pending:
         model = node.models[name]
-        never = infeasible(node, model)
+        if model.need in known and known[model.need] is None:
+            continue
+        never = known[model.need] = infeasible(node, model)
         if never is not None:
             refuse_all(
                 node, model, never.reason, never.detail, retry_after=never.retry_after, permanent=never.permanent
@@ -79,18 +87,18 @@ def _move_on(node: Node, instance: Instance) -> None:
     model = instance.model
     match instance.state:
         case State.RESERVED:
-            if not (model.claimed or model.name in node.wishes):
+            if not (model.claimed or model.name in node.wishes or instance.ahead):
                 forget(node, instance, Cause.UNWANTED, "nobody waits for it any more")
-            elif any(other.state is State.LEAKED for other in node.neighbours(instance)) and not _holds(node, instance):
-                forget(node, instance, Cause.ROOM_LOST, "memory on its GPUs was never released")
-            elif fits_now(node.on(instance.gpus), instance):
-                start(node, instance)
+            elif instance.step < node.step and not holds(node.on(instance.gpus), instance):
+                forget(node, instance, Cause.ROOM_LOST, "the memory booked for it cannot be had any more")
+            else:
+                gate.begin(node, instance)
         case State.DRAINING:
             gone = instance.drain
             assert gone is not None
             if gone.cause is not None and not instance.in_flight and quiet(node, instance):
                 unload(node, instance, gone.cause, Cause.DRAINED, "drained")
-        case State.READY if instance.outdated_since is not None:
+        case State.READY if instance.outdated_since is not None and not node.degraded:
             _renew(node, instance)
         case _:
             pass
@@ -110,17 +118,6 @@ def _renew(node: Node, instance: Instance) -> None:
         drain(node, instance, UnloadCause.CHANGED, "its configuration has changed and it is never idle", limit)
 
 
-def _holds(node: Node, instance: Instance) -> bool:
-    """Say whether the promise of a reserved instance still holds beside leaked memory."""
-    for gpu in node.on(instance.gpus):
-        others = [o for o in gpu.instances.values() if o is not instance and o.state is not State.UNLOADING]
-        if others and (instance.exclusive or any(other.exclusive for other in others)):
-            return False
-        if instance.bytes_per_gpu + sum(other.bytes_per_gpu for other in others) > gpu.memory_bytes:
-            return False
-    return True
-
-
 def _place_pending(node: Node) -> None:
     """Book room for the pending models, the most urgent first."""
     most = node.settings.max_concurrent_loads
@@ -138,7 +135,7 @@ def _place_pending(node: Node) -> None:
             continue
         if holder or patient not in costs:
             costs[patient] = candidates(node, patient=patient, holder=holder)
-        plan = find(node, model.spec.footprint, surplus(node, model), costs[patient])
+        plan = find(node, model.need, surplus(node, model), costs[patient])
         if plan is None:
             failed.add(model.need, patient=patient)
             _note_blocks(node, model, patient=patient)
@@ -163,8 +160,13 @@ def _explain(node: Node, clearing: int) -> None:
 
 
 def _place_pins(node: Node) -> None:
-    """Book room for absent pins, at the cost of idle unprotected residents only, and for what was outdated, at none."""
-    for model in [*node.pins.values(), *node.wishes.values()]:
+    """Book room for absent pins, at the cost of idle unprotected residents only, and for what was outdated, at none.
+
+    The largest pins come first: the small ones find a place beside them, but not the other way round.
+    """
+    absent = [model for model in node.pins.values() if model.instance is None]
+    absent.sort(key=_largest_first)
+    for model in [*absent, *node.wishes.values()]:
         if node.loads_running >= node.settings.max_concurrent_loads:
             return
         may_evict = model.pinned and not node.manual
@@ -172,12 +174,16 @@ def _place_pins(node: Node) -> None:
         if model.instance is not None or not (may_evict or wished) or _cooling(node, model):
             continue
         leaving = candidates(node, patient=False) if may_evict else {}
-        plan = find(node, model.spec.footprint, surplus(node, model), leaving)
+        plan = find(node, model.need, surplus(node, model), leaving)
         if plan is not None:
             book(node, model, plan, "it was resident before its change" if wished else "it is pinned")
         elif wished and not may_evict:
             del node.wishes[model.name]
             node.changes += 1
+
+
+def _largest_first(model: Model) -> tuple[int, int]:
+    return -model.need.gpus, -model.need.bytes_per_gpu
 
 
 def _cooling(node: Node, model: Model) -> bool:

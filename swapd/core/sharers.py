@@ -1,32 +1,49 @@
-"""Decides which of the models that share GPUs leave, when a newcomer wants to share them as well and lacks bytes.
+"""Decides which of the models leave that may stay in part: those that share GPUs, and those that hold host memory.
 
-The answer for a set of GPUs is the subset of least cost, then fewest, then least bytes, that frees what is missing.
-It is found by depth-first search, cheapest first, each branch given up once it costs more than the best so far. GPUs
-whose sharers stand on one GPU each are independent of each other and are searched one by one.
+The answer for a set of GPUs is the subset of least cost, then fewest, then least bytes, that frees what is missing on
+each of these GPUs and of host memory. It is found by depth-first search, cheapest first, each branch given up once it
+costs more than the best so far. GPUs whose sharers stand on one GPU each are independent of each other and are
+searched one by one. All searches of one plan together are bounded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from swapd.core.ids import GpuSet, InstanceId, gpu_indices
 from swapd.core.placement import GpuOption
 from swapd.core.state import Instance
 
-#: steps of one search before the best so far is taken
+#: steps of one search, and of all searches of a plan, before the best so far is taken
 SEARCH_LIMIT: Final = 4096
+PLAN_LIMIT: Final = 4 * SEARCH_LIMIT
 
 Victims = tuple[Instance, ...]
+#: bytes by what is missing: on each of some GPUs, then of host memory
+Amounts = tuple[int, ...]
 
 
 class Sharers:
-    """The candidates of one plan that share GPUs with the newcomer; answers are kept for the time of the plan."""
+    """The candidates of one plan that may leave; answers are kept for the time of the plan."""
 
-    __slots__ = ("_costs", "_known", "_options", "short")
+    __slots__ = ("_beside", "_costs", "_known", "_options", "_owners", "_steps", "lacking_host", "short")
 
-    def __init__(self, options: Mapping[int, GpuOption], costs: Mapping[InstanceId, float]) -> None:
+    def __init__(
+        self,
+        options: Mapping[int, GpuOption],
+        costs: Mapping[InstanceId, float],
+        *,
+        lacking_host: int = 0,
+        owners: Sequence[Instance] = (),
+    ) -> None:
+        """Begin a plan; ``owners``: the candidates that hold host memory, if any of it is lacking."""
         self._options = options
         self._costs = costs
+        #: host memory that must be given up, bytes
+        self.lacking_host = lacking_host
+        self._owners = owners
         self._known: dict[int, Victims] = {0: ()}
+        self._beside: dict[tuple[int, tuple[InstanceId, ...]], Victims] = {}
+        self._steps = PLAN_LIMIT
         #: the GPUs on which bytes are missing
         self.short = GpuSet(sum(1 << index for index, found in options.items() if found.missing_bytes))
 
@@ -38,25 +55,56 @@ class Sharers:
             known = self._known[lacking] = self._solve(lacking)
         return known
 
+    def beside(self, gpus: GpuSet, leaving: Victims) -> Victims:
+        """Return who leaves so that the newcomer fits on these GPUs and into host memory, besides ``leaving``."""
+        relief = {victim.id: victim.host_bytes for victim in leaving if victim.host_bytes}
+        missing = self.lacking_host - sum(relief.values())
+        if missing <= 0:
+            return self.cheapest(gpus)
+        key = gpus & self.short, tuple(relief)
+        known = self._beside.get(key)
+        if known is None:
+            indices = list(gpu_indices(GpuSet(gpus & self.short)))
+            pool = [*self._on(indices), *(owner for owner in self._owners if owner.id not in relief)]
+            known = self._beside[key] = self._cheapest_of(pool, indices, missing)
+        return known
+
+    def price(self, victims: Victims) -> float:
+        """Return what these victims cost."""
+        return sum(self._costs[victim.id] for victim in victims)
+
     def _solve(self, lacking: GpuSet) -> Victims:
         indices = list(gpu_indices(lacking))
-        sharers = {s.id: s for index in indices for s in self._options[index].sharers}
-        if len(indices) > 1 and all(sharer.gpus.bit_count() == 1 for sharer in sharers.values()):
+        sharers = self._on(indices)
+        if len(indices) > 1 and all(sharer.gpus.bit_count() == 1 for sharer in sharers):
             return tuple(victim for index in indices for victim in self.cheapest(GpuSet(1 << index)))
-        order = sorted(sharers.values(), key=self._rank)
-        missing = tuple(self._options[index].missing_bytes for index in indices)
-        return _pruned(indices, missing, self._search(indices, missing, order))
+        return self._cheapest_of(sharers, indices, 0)
+
+    def _on(self, indices: list[int]) -> list[Instance]:
+        return [sharer for index in indices for sharer in self._options[index].sharers]
+
+    def _cheapest_of(self, pool: Sequence[Instance], indices: list[int], host: int) -> Victims:
+        """Return the best subset of ``pool`` that frees what these GPUs lack and ``host`` bytes of host memory."""
+        candidates = {candidate.id: candidate for candidate in pool}
+        order = sorted(candidates.values(), key=self._rank)
+        freed = [_freed(candidate, indices) for candidate in order]
+        missing = (*(self._options[index].missing_bytes for index in indices), host)
+        places = self._search(missing, order, freed)
+        return tuple(order[place] for place in _pruned(missing, places, freed))
 
     def _rank(self, victim: Instance) -> tuple[float, int, int]:
         return self._costs[victim.id], victim.bytes_per_gpu, victim.id
 
-    def _search(self, indices: list[int], missing: tuple[int, ...], order: list[Instance]) -> Victims:
-        best: Victims = tuple(order)
+    def _search(self, missing: Amounts, order: list[Instance], freed: list[Amounts]) -> tuple[int, ...]:
+        """Return the places in ``order`` of the best subset found."""
+        best: tuple[int, ...] = tuple(range(len(order)))
         best_key = (float("inf"), 0, 0)
-        stack: list[tuple[int, tuple[float, int, int], Victims, tuple[int, ...]]] = [(0, (0.0, 0, 0), (), missing)]
-        for _ in range(SEARCH_LIMIT):
+        stack: list[tuple[int, tuple[float, int, int], tuple[int, ...], Amounts]] = [(0, (0.0, 0, 0), (), missing)]
+        limit = min(SEARCH_LIMIT, self._steps)
+        for _ in range(limit):
             if not stack:
                 break
+            self._steps -= 1
             place, key, chosen, still = stack.pop()
             if key >= best_key:
                 continue
@@ -64,29 +112,32 @@ class Sharers:
                 best, best_key = chosen, key
             elif place < len(order):
                 victim = order[place]
-                price, count, freed = key
-                more = (price + self._costs[victim.id], count + 1, freed + victim.bytes_per_gpu)
+                price, count, amount = key
+                more = (price + self._costs[victim.id], count + 1, amount + victim.bytes_per_gpu)
                 stack.append((place + 1, key, chosen, still))
-                stack.append((place + 1, more, (*chosen, victim), _less(indices, still, victim)))
+                stack.append((place + 1, more, (*chosen, place), _less(still, freed[place])))
         return best
 
 
-def _less(indices: list[int], missing: tuple[int, ...], victim: Instance) -> tuple[int, ...]:
-    """Return what is still missing once ``victim`` has left."""
-    return tuple(
-        max(0, lack - victim.bytes_per_gpu) if victim.gpus >> index & 1 else lack
-        for index, lack in zip(indices, missing, strict=True)
-    )
+def _freed(victim: Instance, indices: list[int]) -> Amounts:
+    """Return what the departure of a victim frees on each of these GPUs, and of host memory."""
+    charge = victim.bytes_per_gpu
+    return (*(charge if victim.gpus >> index & 1 else 0 for index in indices), victim.host_bytes)
 
 
-def _pruned(indices: list[int], missing: tuple[int, ...], victims: Victims) -> Victims:
+def _less(missing: Amounts, freed: Amounts) -> Amounts:
+    """Return what is still missing once so much is free."""
+    return tuple(max(0, lack - amount) for lack, amount in zip(missing, freed, strict=True))
+
+
+def _pruned(missing: Amounts, places: tuple[int, ...], freed: list[Amounts]) -> list[int]:
     """Strike out, the dearest first, whoever proves unnecessary."""
-    kept = list(victims)
-    for victim in reversed(victims):
-        rest = [other for other in kept if other is not victim]
+    kept = list(places)
+    for place in reversed(places):
         still = missing
-        for other in rest:
-            still = _less(indices, still, other)
+        for other in kept:
+            if other != place:
+                still = _less(still, freed[other])
         if not any(still):
-            kept = rest
-    return tuple(kept)
+            kept.remove(place)
+    return kept

@@ -1,13 +1,17 @@
 """Builds the frozen view of the node; the only door through which others see the core's state."""
 
 from collections.abc import Mapping
+from typing import Final
 
-from swapd.core.ids import NO_GPUS, Bytes, InstanceId, Instant
+from swapd.core.ids import NO_GPUS, Bytes, GpuSet, InstanceId, Instant
 from swapd.core.node import GpuRecord, Node
 from swapd.core.node_drain import drained
 from swapd.core.reasons import Stage, State, WaitingFor
 from swapd.core.state import Instance, Model
 from swapd.core.view import FreeView, GpuView, InstanceView, ModelView, NodeView, ReservationView
+
+#: less foreign memory than this leaves a GPU free: a display, a monitor's context
+FOREIGN_OF_WEIGHT: Final = Bytes(1 << 30)
 
 
 def build(node: Node, at: Instant) -> NodeView:
@@ -20,10 +24,10 @@ def build(node: Node, at: Instant) -> NodeView:
         drained=drained(node),
         models=tuple(_model(node, model, instances, at) for _, model in sorted(node.models.items())),
         instances=tuple(instances.values()),
-        gpus=tuple(_gpu(node, gpu) for gpu in node.gpus),
+        gpus=tuple(_gpu(gpu) for gpu in node.gpus),
         topology=node.topology,
-        free=FreeView(NO_GPUS, 0, NO_GPUS, NO_GPUS, (), ()),
-        host_booked_bytes=Bytes(0),
+        free=_free(node),
+        host_booked_bytes=Bytes(node.host_booked),
         reservation=_reservation(node),
         loads_running=node.loads_running,
         load_fraction=node.load.fraction(at),
@@ -62,7 +66,7 @@ def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView
         in_flight=0 if instance is None else instance.in_flight,
         load_estimate=model.lhat,
         declared_bytes=model.spec.footprint.bytes_per_gpu,
-        measured_bytes=None,
+        measured_bytes=model.measured,
         frequency=faded,
         verdict=demand.shown(at),
         load_ratio=demand.load_ratio(at, model.lhat),
@@ -94,20 +98,39 @@ def waiting_for(node: Node, model: Model) -> WaitingFor:
     return WaitingFor.ENGINE_SLOT if instance.state is State.READY else WaitingFor.ROOM
 
 
-def _gpu(node: Node, gpu: GpuRecord) -> GpuView:
+def _gpu(gpu: GpuRecord) -> GpuView:
     residents = gpu.instances.values()
-    leaked = sum(instance.bytes_per_gpu for instance in residents if instance.state is State.LEAKED)
+    leaked = sum(instance.charge(gpu.index) for instance in residents if instance.state is State.LEAKED)
     return GpuView(
         index=gpu.index,
-        uuid=node.topology.gpus[gpu.index].uuid,
+        uuid=gpu.gpu.uuid,
         memory_bytes=gpu.memory_bytes,
-        health=node.topology.gpus[gpu.index].health,
-        free_bytes=None,
-        foreign_bytes=Bytes(0),
-        reserved_bytes=Bytes(sum(instance.bytes_per_gpu for instance in residents)),
+        health=gpu.gpu.health,
+        free_bytes=gpu.free_bytes,
+        foreign_bytes=gpu.foreign_bytes,
+        reserved_bytes=Bytes(sum(instance.charge(gpu.index) for instance in residents)),
         quarantined_bytes=Bytes(leaked),
         models=tuple(instance.model.name for instance in residents),
     )
+
+
+def _free(node: Node) -> FreeView:
+    """Return what could be taken without evicting anybody; a GPU with leaked memory is not free."""
+    free = GpuSet(sum(1 << gpu.index for gpu in node.gpus if _is_free(gpu)))
+    size, block = node.boards.largest_nvlink_block(free)
+    domains = node.boards.domains()
+    return FreeView(
+        gpus=free,
+        largest_nvlink_block=size,
+        largest_nvlink_set=block,
+        largest_clique=node.boards.largest_clique(free),
+        whole_domains=tuple(domain for domain in domains if domain & free in (NO_GPUS, domain)),
+        fragmented_domains=tuple(domain for domain in domains if domain & free not in (NO_GPUS, domain)),
+    )
+
+
+def _is_free(gpu: GpuRecord) -> bool:
+    return gpu.gpu.placeable and not gpu.instances and gpu.foreign_bytes < FOREIGN_OF_WEIGHT
 
 
 def _reservation(node: Node) -> ReservationView | None:

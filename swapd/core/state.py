@@ -4,8 +4,9 @@ Rules that hold here:
 
 * Only the functions of this package that take a ``Node`` change these records, within one call of
   ``Scheduler.handle``.
-* Instances stand in ``Node.instances`` and on their GPUs from RESERVED until GONE. ``Model.instance`` is the one that
-  serves or will serve; an instance that is unloading or leaked is nobody's any more.
+* Instances stand in ``Node.instances`` from RESERVED until GONE, and on each of their GPUs from RESERVED until its
+  memory there is confirmed free. ``Model.instance`` is the one that serves or will serve; an instance that is unloading
+  or leaked is nobody's any more.
 * Dictionaries keep insertion order, and ids grow, so walking them is deterministic. There are no sets.
 * A request stands in exactly one place, told by its phase.
 """
@@ -13,20 +14,48 @@ Rules that hold here:
 import enum
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from swapd.core.catalog import ModelSpec, Priority, Source
-from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
+from swapd.core.catalog import ModelSpec, NvlinkUse, Priority, Source
+from swapd.core.ids import NO_GPUS, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.queue import ModelQueue
-from swapd.core.reasons import EvictionBlock, Stage, State, UnloadCause
+from swapd.core.reasons import EvictionBlock, ReleaseEvidence, Stage, State, UnloadCause
 from swapd.core.story import Story
 from swapd.core.viability import Demand
 
 #: this many breakdowns of a ready instance in a row count like a failed load
 BREAKDOWNS: Final = 3
 
-#: GPUs, bytes on each, exclusive
-Need = tuple[int, int, bool]
+
+class Need(NamedTuple):
+    """What a model needs of the node, as a key: models with equal needs find room, or none, at the same places."""
+
+    #: number of GPUs, at least 1
+    gpus: int
+    #: memory on each of these GPUs, bytes: as measured last, else as configured
+    bytes_per_gpu: Bytes
+    #: no other model on the same GPUs
+    exclusive: bool
+    #: host memory, bytes
+    host_bytes: Bytes
+    nvlink: NvlinkUse
+    #: pattern of the product name; empty: any
+    gpu_name: str
+    min_compute_capability: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, spec: ModelSpec, measured: Bytes | None = None) -> "Need":
+        """Return the need of a model, with what was ``measured`` per GPU in place of the configured figure."""
+        footprint = spec.footprint
+        return cls(
+            footprint.gpus,
+            footprint.bytes_per_gpu if measured is None else measured,
+            footprint.exclusive,
+            footprint.host_bytes,
+            spec.nvlink,
+            spec.gpu_name,
+            spec.min_compute_capability,
+        )
 
 
 class Phase(enum.Enum):
@@ -79,7 +108,17 @@ class Stopping:
     kill_at: Instant | None
     #: memory not confirmed free by then is leaked; ``None``: the processes still live
     leak_at: Instant | None = None
-    processes_gone: bool = False
+    #: when its last process was reported gone: what a reading taken before tells is not the end
+    gone_at: Instant | None = None
+    #: nothing of the engine is left: from now on the driver's word frees its memory
+    engine_gone: bool = False
+    #: what told that the memory is free, so far
+    by: ReleaseEvidence = ReleaseEvidence.ACCOUNTS
+
+    @property
+    def processes_gone(self) -> bool:
+        """Whether nothing is left to wait for but its memory."""
+        return self.gone_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +147,11 @@ class Instance:
     #: number of the step in which it came into its state
     step: int
     reserved_at: Instant
+    #: what it is charged on each of its GPUs: as booked, and as measured once it is ready
     bytes_per_gpu: Bytes
     exclusive: bool
+    #: host memory it is charged; 0 once nothing of its engine is left
+    host_bytes: Bytes = Bytes(0)
     #: ids of the requests it serves
     in_flight: dict[RequestId, Request] = field(default_factory=dict)
     #: models evicted for it
@@ -127,7 +169,15 @@ class Instance:
     #: since when the configuration has moved on
     outdated_since: Instant | None = None
     drain: Drain | None = None
+    #: in RESERVED: since when nothing but a reading that shows its room free is wanting
+    gated_since: Instant | None = None
+    #: ready, but what it really takes was not measured yet
+    unmeasured: bool = False
+    #: GPUs on which the driver's process list has shown it
+    listed: GpuSet = NO_GPUS
     stopping: Stopping | None = None
+    #: in LEAKED: what it is charged on a GPU instead of ``bytes_per_gpu``
+    leaked: dict[int, Bytes] = field(default_factory=dict)
     cause: UnloadCause | None = None
     eviction: Eviction | None = None
     #: loads although nobody waits: a request was refused for its ETA, but room was free
@@ -136,13 +186,21 @@ class Instance:
     unload_orders: list[RequestId] = field(default_factory=list)
     story: Story = field(default_factory=Story)
 
+    def charge(self, gpu: int) -> Bytes:
+        """Return what it is charged on one of its GPUs, bytes."""
+        return self.leaked.get(gpu, self.bytes_per_gpu)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may hold memory already, or still."""
+        return self.state is not State.RESERVED
+
 
 @dataclass(slots=True, eq=False)
 class Model:
     """One model, configured or on its way out."""
 
     spec: ModelSpec
-    #: its footprint, as a key that is cheap to compare
     need: Need
     configured: bool = True
     queue: ModelQueue[Request] = field(default_factory=ModelQueue)
@@ -154,6 +212,8 @@ class Model:
     orders: dict[RequestId, Instant] = field(default_factory=dict)
     #: an operator's word on pinning, over the configuration's
     pin_override: bool | None = None
+    #: bytes per GPU as measured when it was ready last, with its present revision; ``None``: never
+    measured: Bytes | None = None
     #: measured load times per source, the last five
     load_times: dict[Source, deque[Duration]] = field(default_factory=dict)
     #: expected load time: the median of ``load_times``, or the configured estimate

@@ -3,6 +3,8 @@
 A moment that has passed is never named: what was due then is done, or waits for an event. Waking early is harmless.
 """
 
+from swapd.core import gate
+from swapd.core.asking import next_order
 from swapd.core.due import idle_moment
 from swapd.core.eta import clearing_estimate
 from swapd.core.guards import protected_until, resident_until
@@ -34,6 +36,9 @@ def _moments(node: Node) -> list[int]:
     if node.pending:
         _of_pending(node, found)
     found += [model.cooling_until for model in node.pins.values() if model.cooling_until is not None]
+    order = next_order(node)
+    if order is not None:
+        found.append(order)
     if node.load.next_evaluation is not None:
         found.append(node.load.next_evaluation)
     if node.drain is not None:
@@ -57,6 +62,8 @@ def _of_instance(node: Node, instance: Instance, found: list[int], *, wanted: bo
             if wanted and not instance.model.pinned:
                 found.append(protected_until(node, instance))
                 found.append(resident_until(node, instance))
+        case State.RESERVED if instance.gated_since is not None:
+            found.append(gate.deadline(node, instance))
         case _:
             pass
 

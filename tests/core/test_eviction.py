@@ -5,13 +5,14 @@ import random
 
 import pytest
 
-from swapd.core.catalog import Footprint
+from swapd.core.boards import boards_for
 from swapd.core.commands import Evicted, EvictionBlocked, Reject, Start, Stop
 from swapd.core.eviction import candidates, find
-from swapd.core.ids import Bytes, gpu_indices, seconds
+from swapd.core.ids import gpu_indices, seconds
 from swapd.core.placement import legal_sets
 from swapd.core.reasons import EvictionBlock, Rejection
-from tests.core.driver import GIB, World, spec
+from swapd.core.state import Need
+from tests.core.driver import World, spec, topology
 
 WORTH = {"a": 5.0, "b": 6.0, "c": 8.0, "d": 30.0}
 
@@ -206,8 +207,11 @@ def test_each_reason_why_somebody_may_not_leave_is_noted_once_per_wait() -> None
 
 
 def test_a_set_of_devices_is_legal_whatever_its_members_and_lowest_mask_goes_first() -> None:
-    assert legal_sets(3, 2) == (0b011, 0b101, 0b110)
-    assert len(legal_sets(8, 4)) == 70
+    def sets(gpus: int, size: int) -> list[int]:
+        return [mask for mask, _ in legal_sets(boards_for(topology(gpus), (size,)), Need.of(spec("a", size)))]
+
+    assert sets(3, 2) == [0b011, 0b101, 0b110]
+    assert len(sets(8, 4)) == 70
 
 
 def test_plans_for_shared_devices_cost_no_more_than_the_best_of_all_subsets() -> None:
@@ -224,7 +228,7 @@ def test_plans_for_shared_devices_cost_no_more_than_the_best_of_all_subsets() ->
         node = world.core._node
         for model in node.models.values():
             model.worth = chance.choice([1.0, 2.0, 5.0])
-        need = Footprint(chance.randint(1, gpus), Bytes(chance.choice([3, 5, 8]) * GIB), exclusive=False)
+        need = Need.of(spec("newcomer", chance.randint(1, gpus), gib=chance.choice([3, 5, 8]), shares=True))
         costs = candidates(node, patient=True)
         plan = find(node, need, node.topology.all_gpus, costs)
         assert plan is not None
@@ -232,7 +236,7 @@ def test_plans_for_shared_devices_cost_no_more_than_the_best_of_all_subsets() ->
         assert round(found, 6) == round(_best_of_all(world, need, costs), 6)
 
 
-def _best_of_all(world: World, need: Footprint, costs: dict[int, float]) -> float:
+def _best_of_all(world: World, need: Need, costs: dict[int, float]) -> float:
     node = world.core._node
     residents = list(node.instances.values())
     best = float("inf")

@@ -1,0 +1,51 @@
+"""Decides whether the load of a booked instance may begin: its room must be free in truth, not only in the accounts.
+
+Rules that hold here:
+
+* Nobody else is coming or going on its GPUs, nobody booked there before it, and enough host memory is free.
+* On GPUs whose memory is measured, a reading that began after the booking, and after a neighbour's last change, shows
+  as much free memory as it needs, and so do the accounts with what is foreign. Otherwise it waits, for as long as a
+  release may take; then its booking is given up, and its model is planned anew with what is known by then.
+"""
+
+from swapd.core.asking import hurry
+from swapd.core.host_memory import is_short
+from swapd.core.ids import Instant
+from swapd.core.lifecycle import Cause
+from swapd.core.moves import forget, start
+from swapd.core.node import GpuRecord, Node
+from swapd.core.placement import fits_now
+from swapd.core.reasons import Stage
+from swapd.core.state import Instance
+
+
+def begin(node: Node, instance: Instance) -> None:
+    """Start a booked instance, or see to it that its room is shown to be free."""
+    gpus = node.on(instance.gpus)
+    if not node.may_load or not fits_now(gpus, instance) or is_short(node, instance.host_bytes):
+        instance.gated_since = None
+    elif all(is_shown_free(gpu, instance) for gpu in gpus if gpu.measured):
+        start(node, instance)
+    elif instance.gated_since is None:
+        instance.gated_since = node.at
+        if not instance.timeline or instance.timeline[-1][0] is not Stage.RELEASE:
+            instance.timeline.append((Stage.RELEASE, node.at))
+        hurry(node)
+    elif node.at >= deadline(node, instance):
+        forget(node, instance, Cause.ROOM_LOST, "the driver did not show its room free in time")
+        node.recheck = True
+
+
+def deadline(node: Node, instance: Instance) -> Instant:
+    """Return when a booking is given up whose room is not shown to be free."""
+    assert instance.gated_since is not None
+    return Instant(instance.gated_since + node.settings.release_timeout)
+
+
+def is_shown_free(gpu: GpuRecord, instance: Instance) -> bool:
+    """Say whether the driver's last word on a GPU lets a booked instance start there."""
+    need = instance.bytes_per_gpu
+    if gpu.free_bytes is None or gpu.taken < max(instance.reserved_at, gpu.settled):
+        return False
+    fits = gpu.free_bytes + gpu.lingering_bytes >= need
+    return fits and gpu.charged() + gpu.foreign_bytes + need <= gpu.memory_bytes
