@@ -4,7 +4,7 @@ NVML's own order changes when a GPU leaves. So a GPU is found again by its uuid;
 read, keeps its place as a placeholder with what was last known of it; one never seen is appended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from swapd.core.topology import Gpu, GpuHealth
@@ -23,9 +23,9 @@ def placed(found: Sequence[Found], known: Sequence[Gpu]) -> list[Found]:
         else:
             readable.setdefault(one.gpu.uuid, one)
     places = [readable.pop(gpu.uuid, None) if gpu.uuid else None for gpu in known]
-    for place, gpu in enumerate(known):
-        if places[place] is None and not gpu.uuid and readable:
-            places[place] = readable.pop(_nearest(readable, place))
+    nameless = [place for place, gpu in enumerate(known) if not gpu.uuid]
+    for place, uuid in _named(nameless, readable):
+        places[place] = readable.pop(uuid)
     for place, gpu in enumerate(known):
         if places[place] is None:
             places[place] = _missing(gpu, unreadable.pop(0) if unreadable else None)
@@ -34,9 +34,12 @@ def placed(found: Sequence[Found], known: Sequence[Gpu]) -> list[Found]:
     return [replace(one, gpu=replace(one.gpu, index=place)) for place, one in enumerate(every)]
 
 
-def _nearest(readable: dict[str, Found], place: int) -> str:
-    """Return the new GPU that a place whose GPU was never readable gets: the one at that position, else the first."""
-    return next((uuid for uuid, one in readable.items() if one.gpu.index == place), next(iter(readable)))
+def _named(nameless: Sequence[int], readable: Mapping[str, Found]) -> list[tuple[int, str]]:
+    """Give new GPUs to places whose GPU was never readable: the one that NVML counts there, else the next."""
+    exact = {one.gpu.index: uuid for uuid, one in readable.items() if one.gpu.index in nameless}
+    others = [uuid for uuid in readable if uuid not in exact.values()]
+    free = [place for place in nameless if place not in exact]
+    return [*exact.items(), *zip(free, others, strict=False)]
 
 
 def _missing(gpu: Gpu, unreadable: Found | None) -> Found:

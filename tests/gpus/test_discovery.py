@@ -113,6 +113,18 @@ def test_a_gpu_never_readable_gets_its_uuid_once_it_answers_and_keeps_its_place(
     assert [gpu.uuid for gpu in hgx.topology().gpus] == [gpu.uuid for gpu in hgx.gpus]
 
 
+def test_of_several_gpus_never_readable_the_one_that_answers_takes_the_place_that_nvml_counts_it_at(
+    hgx: FakeNode,
+) -> None:
+    for place in (2, 5):
+        hgx.library.faults.lose(hgx.gpus[place])
+    hgx.discover()
+    hgx.library.faults.heal(hgx.gpus[5])
+    assert [gpu.uuid for gpu in hgx.topology().gpus] == [
+        gpu.uuid if place != 2 else "" for place, gpu in enumerate(hgx.gpus)
+    ]
+
+
 def test_pitfall_4_a_gpu_that_is_gone_without_a_word_is_complained_of(hgx: FakeNode) -> None:
     before = hgx.topology()
     assert before.complaints == ()
@@ -176,6 +188,19 @@ def test_a_gpu_that_was_exchanged_is_appended_and_not_missed(hgx: FakeNode) -> N
     assert topology.links[8][0] == 18
     assert topology.gpus[8].pcie_switch == ""
     assert topology.expected == 8
+
+
+def test_a_gpu_in_the_place_of_another_shares_no_switch_with_it(tmp_path: Path) -> None:
+    text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPIX\t0-3\t0\nGPU1\tPIX\t X \t0-3\t0\n"
+    node = FakeNode(tmp_path, text)
+    assert [gpu.pcie_switch for gpu in node.topology().gpus] == ["0000:a0:00.0"] * 2
+    old, gone = node.library.gpus
+    node.library.gpus[:] = [FakeGpu(H100, "GPU-new", 0, old.bdf, total_bytes=80 * GIB)]
+    (tmp_path / "sys/bus/pci/devices" / gone.bdf).unlink()
+    node.begin_again()
+    topology = node.topology()
+    assert healths(topology) == [GpuHealth.LOST, GpuHealth.LOST, GpuHealth.HEALTHY]
+    assert [gpu.pcie_switch for gpu in topology.gpus] == ["0000:a0:00.0", "0000:a0:00.0", ""]
 
 
 # -- memory and MIG --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -144,6 +145,15 @@ def test_gpus_whose_address_is_not_known_are_unlinked_and_not_degraded(mesh: Fak
 
 
 def test_the_speed_of_a_link_is_read_in_either_way_and_absent_otherwise(hgx: FakeNode) -> None:
+    assert hgx.topology().gpus[0].nvlink_mbps == 26_562
+    ask = hgx.library.nvmlDeviceGetFieldValues
+
+    def without_the_common_speed(handle: Any, fields: Any) -> Any:
+        values = ask(handle, fields)
+        values[0].nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED
+        return values
+
+    hgx.library.nvmlDeviceGetFieldValues = without_the_common_speed  # type: ignore[method-assign]
     assert hgx.topology().gpus[0].nvlink_mbps == 26_562
     hgx.library.faults.fail("DeviceGetFieldValues", pynvml.NVMLError_NotSupported)
     assert hgx.topology().gpus[0].nvlink_mbps == 0

@@ -57,8 +57,16 @@ def test_pitfall_16_several_near_nodes_with_cpus_are_no_answer(tmp_path: Path) -
     assert [gpu.numa for gpu in node.topology().gpus] == [-1] * 4
 
 
-def test_a_gpu_without_memory_of_its_own_in_the_hosts_map_does_not_linger(tmp_path: Path) -> None:
-    assert not any(gpu.lingers for gpu in FakeNode(tmp_path, fixture("13")).topology().gpus)
+def test_only_a_gpu_whose_memory_is_a_node_of_its_own_lingers(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path, fixture("13"))
+    assert not any(gpu.lingers for gpu in node.topology().gpus)
+    node.gpus[0].own_numa = 7
+    node.gpus[1].own_numa = 1  # a node with CPUs
+    (tmp_path / "sys/devices/system/node/node0/cpulist").unlink()
+    node.gpus[2].own_numa = node.gpus[2].numa
+    assert [gpu.lingers for gpu in node.topology().gpus] == [True, False, False, False]
+    (tmp_path / "sys/devices/system/node/node1/cpulist").unlink()
+    assert [gpu.lingers for gpu in node.topology().gpus] == [True, True, False, False]
 
 
 def test_pitfall_35_a_level_that_cannot_be_read_is_the_worst_and_discovery_goes_on(tmp_path: Path) -> None:
