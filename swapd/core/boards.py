@@ -13,12 +13,13 @@ Rules that hold here:
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Final, NamedTuple
 
 from swapd.core.catalog import NvlinkUse
 from swapd.core.ids import NO_GPUS, GpuSet, gpu_indices
 from swapd.core.layout import lowest, split
-from swapd.core.prices import Occupancy, Taking, cheaper, cheapest, least_of, prices_of, victims
+from swapd.core.prices import Occupancy, Taking, cheaper, cheapest, least_of, occupancy, shares, victims
 from swapd.core.quality import Quality, judge_set
 from swapd.core.reasons import PlacementQuality
 from swapd.core.rings import EXACT, ring_order
@@ -92,22 +93,11 @@ class Boards:
         ``owner``: by GPU, the models on it as a mask; ``cost``: by model, what losing it costs; ``blocked``: GPUs that
         cannot be had. Of equal costs the best class wins, for ``IGNORE`` the worst one.
         """
-        now = Occupancy(owner, cost, blocked)
-        several = len(self._boards) > 1
-        offers = [prices_of(board, now) for board in self._boards if size <= len(board.gpus)]
-        if several:
-            offers.sort(key=lambda prices: prices.least(size))
-        best: Taking | None = None
-        for prices in offers:
-            if several and best is not None and prices.least(size) > best.cost:
-                break
-            taking = cheapest(prices, size, use)
-            if taking is not None and (best is None or cheaper(taking, best, use)):
-                best = taking
-        if several and (best is None or (self._wiring.flat and least_of(offers, size) < best.cost)):
-            taking = self._spans.cheapest(size, now, self.sets(size), use)
-            if taking is not None and (best is None or cheaper(taking, best, use)):
-                best = taking
+        now = occupancy(owner, cost, blocked)
+        if len(self._boards) == 1:
+            best = cheapest(self._boards[0], size, now, use)
+        else:
+            best = self._cheapest_of_several(size, now, use)
         return None if best is None else Eviction(best.gpus, victims(best.gpus, owner), best.cost)
 
     def sets(self, size: int) -> tuple[tuple[GpuSet, int], ...]:
@@ -151,6 +141,22 @@ class Boards:
             if best is None or key > best_key:
                 best, best_key = found, key
         return best.gpus if best is not None else NO_GPUS
+
+    def _cheapest_of_several(self, size: int, now: Occupancy, use: NvlinkUse) -> Taking | None:
+        """Return the cheapest set on or over several boards; those that cannot be cheaper are left out."""
+        parts = [shares(board, now) for board in self._boards]
+        best: Taking | None = None
+        for least, place in sorted((least_of(part, size), place) for place, part in enumerate(parts)):
+            if best is not None and least > best.cost:
+                break
+            taking = cheapest(self._boards[place], size, now, use)
+            if taking is not None and (best is None or cheaper(taking, best, use)):
+                best = taking
+        if best is None or (self._wiring.flat and least_of(chain(*parts), size) < best.cost):
+            taking = self._spans.cheapest(size, now, self.sets(size), use)
+            if taking is not None and (best is None or cheaper(taking, best, use)):
+                best = taking
+        return best
 
     # -- judgements --------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ Rules that hold here:
 * The least sum of the owners' costs wins, then the better class of sets, then the lowest mask. A set that costs nothing
   ends the search. Models that ignore NVLink take the worse class of equals.
 * A model that lies on several GPUs is paid once.
-* Tables of 16 entries hold what each part of the lower and of the upper half of a board costs, so that a set costs two
-  look-ups. Only models that lie on both halves are added set by set.
+* Tables of 16 entries hold what belongs to each part of the lower and of the upper half of a board, so that a set costs
+  two look-ups, and four where somebody has several of the GPUs.
+* GPUs have equal owners or none in common, as whole GPUs have. Others are priced set by set, which takes long.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,10 +19,12 @@ from swapd.core.quality import Quality, judge_set
 from swapd.core.tables import HALF, Board, SetClass
 from swapd.core.wiring import Wiring
 
-_PARTS: Final = 1 << HALF
-#: by part of a half: the parts it meets
-_MEETS: Final = tuple(tuple(other for other in range(_PARTS) if other & part) for part in range(_PARTS))
+_HALF_MASK: Final = (1 << HALF) - 1
 _NEVER: Final = float("inf")
+#: whoever is on a blocked GPU, above the bits of all owners of a board
+_BLOCKED: Final = 1 << 2 * HALF
+#: sums of the same costs may differ by this much
+_ROUNDING: Final = 1 + 1e-9
 
 
 class Occupancy(NamedTuple):
@@ -33,6 +36,25 @@ class Occupancy(NamedTuple):
     cost: Sequence[float]
     #: GPUs that cannot be had
     blocked: int
+    #: by owner mask: the sum of the costs
+    price: dict[int, float]
+    #: two GPUs have one owner
+    several: bool
+    #: owners of two GPUs are neither equal nor apart
+    mixed: bool
+
+
+def occupancy(owner: Sequence[int], cost: Sequence[float], blocked: int) -> Occupancy:
+    """Take stock of the owners."""
+    price = {models: cost[models.bit_length() - 1] for models in owner if models}
+    mixed = False
+    groups = [models for models in price if models & (models - 1)]
+    if groups:  # single models cannot be neither equal nor apart
+        price |= {models: sum(cost[model] for model in gpu_indices(GpuSet(models))) for models in groups}
+        mixed = sum(price).bit_count() != sum(map(int.bit_count, price))
+    price[0] = 0
+    several = len(price) <= len(owner) - owner.count(0)
+    return Occupancy(owner, cost, blocked, price, several, mixed)
 
 
 class Taking(NamedTuple):
@@ -44,50 +66,35 @@ class Taking(NamedTuple):
     quality: Quality
 
 
-class Prices(NamedTuple):
-    """What the places of one board cost."""
-
-    board: Board
-    #: by place: the models there
-    owners: list[int]
-    #: models that lie on several places
-    several: int
-    #: by place: the cost of the models that lie nowhere else; beyond all costs if the place is blocked
-    alone: list[float]
-    cost: Sequence[float]
-
-    def least(self, size: int) -> float:
-        """Return what a set costs at least."""
-        return sum(sorted(self.alone)[:size])
-
-
-def prices_of(board: Board, now: Occupancy) -> Prices:
-    """Work out what the places of a board cost."""
+def shares(board: Board, now: Occupancy) -> list[float]:
+    """Return by place an equal part of what its owner costs, beyond all costs if blocked; 0 where owners are mixed."""
+    price = now.price
     owners = [now.owner[gpu] for gpu in board.gpus]
-    seen = several = 0
-    for models in owners:
-        several |= seen & models
-        seen |= models
-    alone = _alone([models & ~several for models in owners] if several else owners, now.cost)
+    if now.mixed:
+        return [0] * len(owners)
+    if now.several:
+        found = [price[owner] / owners.count(owner) for owner in owners]
+    else:
+        found = [price[owner] for owner in owners]
     if now.blocked & board.mask:
-        for place, gpu in enumerate(board.gpus):
-            if now.blocked >> gpu & 1:
-                alone[place] = _NEVER
-    return Prices(board, owners, several, alone, now.cost)
+        found = [_NEVER if now.blocked >> gpu & 1 else share for gpu, share in zip(board.gpus, found, strict=True)]
+    return found
 
 
-def least_of(offers: Iterable[Prices], size: int) -> float:
-    """Return what a set over these boards costs at least."""
-    return sum(sorted(price for prices in offers for price in prices.alone)[:size])
+def least_of(prices: Iterable[float], size: int) -> float:
+    """Return what a set costs at least, when its places have these shares."""
+    return sum(sorted(prices)[:size]) / _ROUNDING
 
 
-def cheapest(prices: Prices, size: int, use: NvlinkUse) -> Taking | None:
+def cheapest(board: Board, size: int, now: Occupancy, use: NvlinkUse) -> Taking | None:
     """Return the cheapest set on a board; ``None``: each has a blocked GPU, or there is none of use."""
-    board, owners, several, alone, cost = prices
     classes = useful(board.classes(size), size, use)
-    lower, upper = _sums(*alone[:HALF]), _sums(*alone[HALF:])
-    both = _add_several(several, owners, cost, (lower, upper)) if several else None
-    return _walk(classes, lower, upper) if both is None else _walk_with_both(classes, (lower, upper), both)
+    if now.mixed:
+        return _walk_mixed(classes, now)
+    if now.several:
+        return _walk_owners(classes, *_owners(board, now))
+    alone = shares(board, now)
+    return _walk(classes, _sums(*alone[:HALF]), _sums(*alone[HALF:]))
 
 
 def useful(classes: Sequence[SetClass], size: int, use: NvlinkUse) -> Sequence[SetClass]:
@@ -112,95 +119,57 @@ def _walk(classes: Iterable[SetClass], lower: Sequence[float], upper: Sequence[f
     return None if found is None else Taking(chosen, best, found)
 
 
-class _Sums(dict[int, float]):
-    """Sums of the costs of some models, by mask; those not asked for at first are worked out when they are."""
-
-    def __init__(self, models: Sequence[int], cost: Sequence[float]) -> None:
-        super().__init__({0: 0})
-        self._cost = cost
-        for model in models[:HALF]:  # more are on both halves only where GPUs are shared
-            price = cost[model.bit_length() - 1]
-            self.update([(mask | model, price + other) for mask, other in self.items()])
-
-    def __missing__(self, models: int) -> float:
-        low = models & -models
-        found = self[models] = self[models ^ low] + self._cost[low.bit_length() - 1]
-        return found
-
-
-class _Both(NamedTuple):
-    """The models that lie on both halves of a board."""
-
-    #: by part of the lower and of the upper half: which of these models it meets, as a mask
-    below: tuple[int, ...]
-    above: tuple[int, ...]
-    sums: _Sums
+def _owners(board: Board, now: Occupancy) -> tuple[list[int], list[float]]:
+    """Return by place the owner as a bit, and by bit what the owner costs."""
+    known: dict[int, int] = {0: 0}
+    owners: list[int] = []
+    costs: list[float] = []
+    for gpu in board.gpus:
+        models = now.owner[gpu]
+        owner = known.get(models)
+        if owner is None:
+            owner = known[models] = 1 << len(costs)
+            costs.append(now.price[models])
+        owners.append(owner)
+    if now.blocked & board.mask:
+        owners = [_BLOCKED if now.blocked >> gpu & 1 else owner for gpu, owner in zip(board.gpus, owners, strict=True)]
+    return owners, costs
 
 
-def _walk_with_both(
-    classes: Iterable[SetClass], costs: tuple[Sequence[float], Sequence[float]], both: _Both
-) -> Taking | None:
-    """Return the first of the cheapest sets, where models lie on both halves."""
-    lower, upper = costs
-    on_below, on_above, sums = both
+def _walk_owners(classes: Iterable[SetClass], owners: Sequence[int], costs: Sequence[float]) -> Taking | None:
+    """Return the first of the cheapest sets, where somebody has several GPUs."""
+    lower, upper = _unions(*owners[:HALF]), _unions(*owners[HALF:])
+    some, others = _sums(*costs[:HALF]), _sums(*costs[HALF:])
+    others += (_NEVER,) * len(others)  # with the bit of those on blocked GPUs
     best, chosen, found = _NEVER, NO_GPUS, None
     for quality, _, halves in classes:
         for gpus, below, above in halves:
-            price = lower[below] + upper[above]
+            who = lower[below] | upper[above]
+            price = some[who & _HALF_MASK] + others[who >> HALF]
             if price < best:
-                price += sums[on_below[below] | on_above[above]]
-                if price < best:
-                    best, chosen, found = price, gpus, quality
-                    if not price:
-                        return Taking(gpus, price, quality)
+                best, chosen, found = price, gpus, quality
+                if not price:
+                    return Taking(gpus, price, quality)
     return None if found is None else Taking(chosen, best, found)
 
 
-def _alone(owners: Sequence[int], cost: Sequence[float]) -> list[float]:
-    """Return for each place the sum of the costs of the models there."""
-    return [
-        0
-        if not models
-        else cost[models.bit_length() - 1]
-        if not models & (models - 1)
-        else sum(cost[model] for model in gpu_indices(GpuSet(models)))
-        for models in owners
-    ]
+def _walk_mixed(classes: Iterable[SetClass], now: Occupancy) -> Taking | None:
+    """Return the first of the cheapest sets, where models share some of their GPUs only."""
+    best: Taking | None = None
+    for quality, sets, _ in classes:
+        for gpus in sets:
+            if not gpus & now.blocked:
+                price = price_of(gpus, now)
+                if best is None or price < best.cost:
+                    best = Taking(gpus, price, quality)
+    return best
 
 
-def _add_several(
-    several: int, owners: Sequence[int], cost: Sequence[float], tables: tuple[list[float], list[float]]
-) -> _Both | None:
-    """Add the models that lie on several places to the table of their half; return those that lie on both halves."""
-    where: dict[int, int] = {}
-    for place, models in enumerate(owners):
-        rest = models & several
-        while rest:
-            model = rest & -rest
-            rest ^= model
-            where[model] = where.get(model, 0) | 1 << place
-    both: list[int] = []
-    for model, places in where.items():
-        below, above = places & _PARTS - 1, places >> HALF
-        if below and above:
-            both.append(model)
-            continue
-        table = tables[bool(above)]
-        price = cost[model.bit_length() - 1]
-        for part in _MEETS[below or above]:
-            table[part] += price
-    if not both:
-        return None
-    among = sum(both)
-    on = [models & among for models in owners]
-    return _Both(_unions(*on[:HALF]), _unions(*on[HALF:]), _Sums(both, cost))
-
-
-def _sums(one: float = 0, two: float = 0, three: float = 0, four: float = 0) -> list[float]:
+def _sums(one: float = 0, two: float = 0, three: float = 0, four: float = 0) -> tuple[float, ...]:
     """Return the sum of each part of four numbers, by mask."""
     low, high = one + two, three + four
     below = (0, one, two, low, three, one + three, two + three, low + three)
-    return [*below, four, one + four, two + four, low + four, high, one + high, two + high, low + high]
+    return (*below, four, one + four, two + four, low + four, high, one + high, two + high, low + high)
 
 
 def _unions(one: int = 0, two: int = 0, three: int = 0, four: int = 0) -> tuple[int, ...]:
@@ -212,8 +181,12 @@ def _unions(one: int = 0, two: int = 0, three: int = 0, four: int = 0) -> tuple[
 
 def taking(wiring: Wiring, gpus: GpuSet, now: Occupancy) -> Taking:
     """Return what taking one set costs."""
-    cost = sum(now.cost[model] for model in gpu_indices(GpuSet(victims(gpus, now.owner))))
-    return Taking(gpus, cost, judge_set(wiring, gpus))
+    return Taking(gpus, price_of(gpus, now), judge_set(wiring, gpus))
+
+
+def price_of(gpus: int, now: Occupancy) -> float:
+    """Return the sum of the costs of all owners of a set."""
+    return sum(now.cost[model] for model in gpu_indices(GpuSet(victims(gpus, now.owner))))
 
 
 def cheaper(one: Taking, two: Taking, use: NvlinkUse) -> bool:
