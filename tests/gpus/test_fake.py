@@ -1,5 +1,6 @@
 """The fake behaves as the driver was seen to: above all where that is a trap."""
 
+import ctypes
 import random
 import threading
 from pathlib import Path
@@ -209,6 +210,32 @@ def test_fields_and_link_states_are_those_of_the_products(
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
             break
     assert found == states
+
+
+def test_what_is_not_there_is_refused_as_the_real_library_does(gpus: list[FakeGpu], library: FakeLibrary) -> None:
+    handle = library.nvmlDeviceGetHandleByIndex(0)
+    take_down(gpus[0], 1)
+    fabric = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    fabric.version = 1
+    for call, error in (
+        (lambda: library.nvmlDeviceGetHandleByIndex(8), pynvml.NVMLError_InvalidArgument),
+        (lambda: library.nvmlDeviceGetHandleByUUID("GPU-none"), pynvml.NVMLError_NotFound),
+        (lambda: library.nvmlDeviceGetMemoryInfo(handle, 7), pynvml.NVMLError_ArgumentVersionMismatch),
+        (lambda: library.nvmlDeviceGetNvLinkRemotePciInfo(handle, 0), pynvml.NVMLError_InvalidArgument),
+        (lambda: library.nvmlDeviceGetNumaNodeId(handle), pynvml.NVMLError_NotSupported),
+        (
+            lambda: library.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(fabric)),
+            pynvml.NVMLError_ArgumentVersionMismatch,
+        ),
+    ):
+        with pytest.raises(error):
+            call()
+    events = library.nvmlEventSetCreate()
+    library.nvmlEventSetFree(events)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        library.nvmlEventSetFree(events)
+    fields = library.nvmlDeviceGetFieldValues(handle, [(165, 0), (165, 1), (165, 40), (83, 0)])
+    assert [(value.nvmlReturn, value.value.uiVal) for value in fields] == [(0, 0), (0, 1), (3, 0), (3, 0)]
 
 
 def test_links_go_down_at_both_ends_or_at_one(tmp_path: Path) -> None:

@@ -153,6 +153,8 @@ def test_a_sys_full_of_rubbish_raises_nothing(tmp_path: Path) -> None:
     (devices / node.gpus[3].bdf).symlink_to(node.gpus[3].bdf)
     assert [gpu.numa for gpu in node.topology().gpus] == [0, 0, 1, 1]
     assert [gpu.pcie_root for gpu in node.topology().gpus[2:]] == ["", ""]
+    (devices / node.gpus[2].bdf).symlink_to(tmp_path)
+    assert HostPath(tmp_path).pcie_path(node.gpus[2].bdf) == ("", ())
 
 
 def test_the_host_may_be_mounted_elsewhere(tmp_path: Path) -> None:
