@@ -122,14 +122,14 @@ def _print(config: Path, report: "Report", placement: "Placement | None") -> Non
 def _print_placement(console: "Console", placement: "Placement") -> None:
     from rich.text import Text
 
-    from swapd.cli.placing import complaints, described, row
+    from swapd.cli.placing import described, row
     from swapd.config.check import Table
 
     if placement.topology is not None:
         title = f"Placement on {described(placement.topology)}"
         rows = tuple(row(place) for place in placement.places)
         _print_table(console, title, Table(("model", "GPUs", "how good"), rows))
-        for complaint in complaints(placement.topology):
+        for complaint in placement.topology.complaints:
             console.print(Text(printable(complaint), "yellow"))
     if placement.unchecked:
         what = "" if placement.topology is not None else "Placement was not checked: "

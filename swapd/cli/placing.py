@@ -112,12 +112,6 @@ def described(topology: NodeTopology) -> str:
     return "; ".join(f"{count} × {kind}" for kind, count in kinds.items()) or "no GPU"
 
 
-def complaints(topology: NodeTopology) -> tuple[str, ...]:
-    """Return what is not as it should be, one sentence each."""
-    unwell = (f"GPU {gpu.index} is {gpu.health.value}: {gpu.why}" for gpu in topology.gpus if gpu.why)
-    return tuple(dict.fromkeys((*topology.complaints, *unwell)))
-
-
 def row(place: Place) -> tuple[str, str, str]:
     """Return model, GPUs, and how good they are."""
     if not place.gpus:
@@ -133,7 +127,7 @@ def as_json(placement: Placement) -> dict[str, Any]:
         "checked": topology is not None,
         "unchecked": placement.unchecked,
         "gpus": [] if topology is None else [_gpu(gpu) for gpu in topology.gpus],
-        "complaints": [] if topology is None else list(complaints(topology)),
+        "complaints": [] if topology is None else list(topology.complaints),
         "models": [
             {
                 "name": place.model,

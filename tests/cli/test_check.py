@@ -153,7 +153,20 @@ def test_pins_on_more_than_a_quarter_of_the_gpus_are_warned_about_once_these_are
 
 def test_what_is_wrong_with_the_gpus_is_told(file: Path, driver: FakeLibrary) -> None:
     driver.gpus[3].lost = True
-    assert "GPU 3 is lost: " in invoke("check", str(file)).stdout
+    done = invoke("check", str(file))
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("GPU 3")]
+    assert json.loads(invoke("check", str(file), "--json").stdout)["placement"]["complaints"][0].startswith(line[:40])
+    assert ["large", "GPUs", "4,", "5,", "6,", "7"] in [row[:6] for row in rows(done.stdout)]
+
+
+def test_a_model_that_asks_for_other_gpus_than_there_are_is_told_which_these_are(
+    file: Path, driver: FakeLibrary
+) -> None:
+    file.write_text(ON_GPUS.replace("gpus: 4", 'gpu_name: "*A100*"').replace("gpus: 16", "min_compute_capability: 10"))
+    first, second = invoke("check", str(file)).stderr.splitlines()
+    assert "`models.large`: large needs 1 GPU" in first
+    assert first.endswith("no GPU here matches '*A100*' (there are: NVIDIA H100 80GB HBM3)")
+    assert second.endswith("no GPU here has compute capability 10.0 or more (there are: 9.0)")
 
 
 def test_json_tells_the_placement_to_programs(file: Path, driver: FakeLibrary) -> None:

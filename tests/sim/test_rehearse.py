@@ -1,8 +1,14 @@
 """Where models would go: what the core decides when engines load and leave in no time."""
 
-from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, SchedulingSettings
+from dataclasses import replace
+from pathlib import Path
+
+from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, SchedulingSettings
 from swapd.core.ids import Bytes, GpuSet, ModelName
+from swapd.core.reasons import PlacementQuality
 from swapd.core.topology import Gpu, NodeTopology
+from swapd.core.unplaceable import why_unplaceable
+from swapd.gpus.fixture_node import topology_of
 from swapd.sim.rehearse import Place, rehearse
 
 GIB = 1 << 30
@@ -13,9 +19,9 @@ def model(name: str, gpus: int = 1, gib: int = 1, *, pinned: bool = False, exclu
     return ModelSpec(ModelName(name), Footprint(gpus, Bytes(gib * GIB), exclusive), pinned=pinned)
 
 
-def places(*models: ModelSpec, mode: Mode = Mode.AUTO) -> dict[str, Place]:
+def places(*models: ModelSpec, mode: Mode = Mode.AUTO, on: NodeTopology = NODE) -> dict[str, Place]:
     catalog = Catalog({spec.name: spec for spec in models}, SchedulingSettings(mode=mode))
-    found = rehearse(NODE, catalog)
+    found = rehearse(on, catalog)
     assert [place.model for place in found] == list(catalog.models)
     return {str(place.model): place for place in found}
 
@@ -54,3 +60,46 @@ def test_more_pins_than_may_load_at_once_are_all_placed() -> None:
 def test_a_node_in_manual_mode_is_rehearsed_all_the_same() -> None:
     found = places(model("a"), model("b", pinned=True), mode=Mode.MANUAL)
     assert gpus(found) == {"a": 0b0010, "b": 0b0001}
+
+
+def machine(prefix: str) -> NodeTopology:
+    """Return one of the topology matrices: 80 GiB GPUs, of which 79.5 GiB can be had."""
+    (path,) = (Path(__file__).parents[1] / "data" / "topologies").glob(f"{prefix}_*.txt")
+    return topology_of(path.read_text())
+
+
+def test_on_real_wiring_pins_leave_whole_pairs_to_others_and_every_place_has_its_quality() -> None:
+    bridged = machine("05")  # bridges {05}{12}{34}{67}
+    found = places(model("pin", pinned=True), model("pair", 2), model("four", 4), on=bridged)
+    assert found["pin"].quality is PlacementQuality.SINGLE
+    assert int(found["pin"].gpus) in (0b1, 0b100000)
+    assert (int(found["pair"].gpus), found["pair"].quality) == (0b110, PlacementQuality.TOP)
+    assert found["four"].quality is PlacementQuality.TOP
+
+
+def test_what_has_no_place_on_an_empty_node_is_told_in_the_core_s_own_words() -> None:
+    without_nvlink, node = machine("13"), machine("03")
+    ring = replace(model("ring", 2), nvlink=NvlinkUse.REQUIRED)
+    wide = model("wide", 16)
+    for topology, spec in ((without_nvlink, ring), (node, wide)):
+        why = places(spec, on=topology)[str(spec.name)].why
+        assert why
+        assert why == why_unplaceable(topology, spec, SchedulingSettings())
+    assert places(ring, on=node)["ring"].quality is PlacementQuality.TOP
+
+
+def test_memory_that_others_hold_now_and_a_driver_that_must_be_asked_do_not_matter() -> None:
+    assert [gpu.measured for gpu in machine("03").gpus] == [True] * 8
+    found = places(model("a", 8), model("b", 8), on=machine("03"))
+    assert gpus(found) == {"a": 0xFF, "b": 0xFF}
+
+
+def test_host_memory_that_pins_have_taken_is_not_there_for_others() -> None:
+    def with_host(name: str, gib: int, *, pinned: bool = False) -> ModelSpec:
+        spec = model(name, pinned=pinned)
+        return replace(spec, footprint=replace(spec.footprint, host_bytes=Bytes(gib * GIB)))
+
+    node = replace(NODE, host_bytes=Bytes(64 * GIB))
+    found = places(with_host("pin", 40, pinned=True), with_host("fits", 24), with_host("large", 25), on=node)
+    assert [name for name, place in found.items() if place.why] == ["large"]
+    assert "pinned models are in the way (pin)" in found["large"].why
