@@ -4,8 +4,8 @@ Rules that hold here:
 
 * A set of up to 8 GPUs stays on one board, unless it loses nothing by spanning several (``spans``). Above 8, whole
   boards are taken.
-* Among boards: the better class of sets, then the board whose free GPUs lose least, then the fuller board, then the
-  lowest mask.
+* Among boards: the better class of sets (of single GPUs this comes second), then the board whose free GPUs lose least,
+  then the fuller board, then the lowest mask.
 * Nothing tells virtual devices apart, so they are taken in index order.
 * ``free`` holds the GPUs a model may have: not lost, failed or partitioned, and of a kind that suits it. Nothing here
   remembers what was chosen.
@@ -125,19 +125,15 @@ class Boards:
     def _on_a_board(self, size: int, free: int, use: NvlinkUse) -> GpuSet:
         ignore = use is NvlinkUse.IGNORE
         best: Choice | None = None
-        best_key: tuple[tuple[int, ...], int, int, int] = ((), 0, 0, 0)
+        best_key: tuple[object, ...] = ()
         for board in self._boards:
             found = board.least(size, free) if ignore else board.best(size, free)
             if found is None or (use is NvlinkUse.REQUIRED and size > 1 and not found.quality.linked):
                 continue
             if len(self._boards) == 1:
                 return found.gpus
-            key = (
-                () if ignore else found.quality,
-                found.after - found.before,
-                -(free & board.mask).bit_count(),
-                -found.gpus,
-            )
+            first, last = (found.quality, 0) if size > 1 and not ignore else (0, found.quality.intact)
+            key = (first, found.after - found.before, last, -(free & board.mask).bit_count(), -found.gpus)
             if best is None or key > best_key:
                 best, best_key = found, key
         return best.gpus if best is not None else NO_GPUS
