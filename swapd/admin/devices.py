@@ -5,7 +5,7 @@ how many NVLinks lead to each of them, and how it is reached over PCIe; both are
 """
 
 from swapd.core.ids import gpu_indices
-from swapd.core.topology import Gpu, NodeTopology
+from swapd.core.topology import DriverState, Gpu, NodeTopology
 from swapd.core.view import FreeView, GpuView, NodeView
 
 Json = dict[str, object]
@@ -43,7 +43,7 @@ def _nvlink(free: FreeView) -> Json:
 
 
 def _device(gpu: GpuView, described: Gpu, topology: NodeTopology) -> Json:
-    measured = gpu.free_bytes is not None
+    measured = gpu.free_bytes is not None and topology.driver is DriverState.UP  # else it was true once
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -53,7 +53,7 @@ def _device(gpu: GpuView, described: Gpu, topology: NodeTopology) -> Json:
         "memory_bytes": gpu.memory_bytes,
         "reserved_bytes": gpu.reserved_bytes,
         "quarantined_bytes": gpu.quarantined_bytes,
-        "free_bytes": gpu.free_bytes,
+        "free_bytes": gpu.free_bytes if measured else None,
         "foreign_bytes": gpu.foreign_bytes if measured else None,
         "models": list(gpu.models),
         "bdf": described.bdf or None,

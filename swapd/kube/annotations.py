@@ -90,7 +90,7 @@ def _peers(index: int, topology: NodeTopology) -> dict[str, str]:
 
 
 def _free(view: NodeView) -> Json:
-    free = view.free
+    free = facts.free(view)
     return {
         "v": VERSION,
         "generation": view.topology.generation,
@@ -101,7 +101,7 @@ def _free(view: NodeView) -> Json:
         "largest_nvlink_mask": _mask(free.largest_nvlink_set),
         "largest_clique": free.largest_clique.bit_count(),
         "largest_clique_mask": _mask(free.largest_clique),
-        "free_bytes": [facts.free_bytes(gpu) for gpu in view.gpus],
+        "free_bytes": list(facts.free_bytes(view)),
     }
 
 

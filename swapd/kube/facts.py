@@ -4,6 +4,7 @@ Rules that hold here:
 
 * Equal states give equal facts: nothing counts up, nothing carries a time, and figures that drift from reading to
   reading are rounded, because every change is a write that all watchers of the node see.
+* Nothing is free while the driver cannot be asked: nothing would be loaded there, and nobody knows.
 * Free memory is what the accounts leave, not the driver's last word: while a model loads, the driver's figure falls by
   the second, and the accounts have known the end of it since the reservation.
 
@@ -14,10 +15,10 @@ import enum
 from collections.abc import Sequence
 from typing import Final
 
-from swapd.core.ids import Bytes, GpuSet, ModelName
+from swapd.core.ids import NO_GPUS, Bytes, GpuSet, ModelName
 from swapd.core.reasons import State, Verdict
-from swapd.core.topology import GpuHealth
-from swapd.core.view import GpuView, InstanceView, NodeView
+from swapd.core.topology import DriverState, GpuHealth
+from swapd.core.view import FreeView, GpuView, InstanceView, NodeView
 
 FREE_STEP: Final = 256 << 20
 """Free bytes are rounded down to a multiple of this."""
@@ -26,6 +27,8 @@ _RESIDENT = frozenset({State.READY, State.DRAINING})
 _LOADING = frozenset({State.RESERVED, State.LOADING, State.WAKING})
 _BROKEN = frozenset({GpuHealth.DEGRADED, GpuHealth.FAILED, GpuHealth.LOST})
 _PLACEABLE = frozenset({GpuHealth.HEALTHY, GpuHealth.DEGRADED})
+_ANSWERING = frozenset({DriverState.UP, DriverState.VIRTUAL})
+_NOTHING = FreeView(NO_GPUS, 0, NO_GPUS, NO_GPUS, (), ())
 
 
 class Condition(enum.StrEnum):
@@ -59,12 +62,20 @@ def of_health(view: NodeView, *healths: GpuHealth) -> GpuSet:
     return GpuSet(sum(1 << gpu.index for gpu in view.gpus if gpu.health in healths))
 
 
-def free_bytes(gpu: GpuView) -> Bytes:
-    """Return the memory that a model could still be given on a GPU, rounded down to ``FREE_STEP``."""
-    if gpu.health not in _PLACEABLE:
-        return Bytes(0)
-    free = gpu.memory_bytes - gpu.reserved_bytes - gpu.foreign_bytes
-    return Bytes(max(0, free) // FREE_STEP * FREE_STEP)
+def free(view: NodeView) -> FreeView:
+    """Return what could be taken without evicting anybody."""
+    return view.free if view.topology.driver in _ANSWERING else _NOTHING
+
+
+def free_bytes(view: NodeView) -> tuple[Bytes, ...]:
+    """Return the memory that a model could still be given on each GPU, rounded down to ``FREE_STEP``."""
+    answering = view.topology.driver in _ANSWERING
+    return tuple(_left(gpu) if answering and gpu.health in _PLACEABLE else Bytes(0) for gpu in view.gpus)
+
+
+def _left(gpu: GpuView) -> Bytes:
+    left = gpu.memory_bytes - gpu.reserved_bytes - gpu.foreign_bytes
+    return Bytes(max(0, left) // FREE_STEP * FREE_STEP)
 
 
 def resident(view: NodeView) -> tuple[InstanceView, ...]:

@@ -84,6 +84,11 @@ def test_the_drivers_trouble_and_the_nodes_complaints_are_told() -> None:
     }
 
 
+def test_memory_that_was_read_before_the_driver_failed_is_not_told_as_if_it_were_true() -> None:
+    shown = document(gpu_node(topology=sick(topology())))["devices"]
+    assert {(one["free_bytes"], one["foreign_bytes"]) for one in shown} == {(None, None)}  # type: ignore[attr-defined]
+
+
 def test_nvlink_domains_are_told_as_lists_of_gpus() -> None:
     free = FreeView(GpuSet(0b1011), 2, GpuSet(0b11), GpuSet(0b11), (GpuSet(0b11),), (GpuSet(0b1100),))
     assert document(gpu_node(free=free))["nvlink"] == {

@@ -118,6 +118,12 @@ def test_free_bytes_are_what_the_accounts_leave_of_gpus_that_take_models() -> No
     assert written(gpu_node(topology=shape, gpus=gpus))["free"]["free_bytes"] == [48 * GIB, 0, 0, 0]
 
 
+def test_nothing_is_free_while_the_driver_cannot_be_asked() -> None:
+    shown = written(gpu_node(topology=sick(topology())))["free"]
+    masks = [shown[key] for key in ("free", "largest_nvlink_mask", "largest_clique_mask")]
+    assert (masks, shown["largest_nvlink_block"], shown["free_bytes"]) == (["0x0"] * 3, 0, [0] * 8)
+
+
 def test_readings_that_drift_do_not_change_what_is_told() -> None:
     def told(foreign: int, free: int) -> dict[str, dict[str, Any]]:
         readings = {"foreign_bytes": Bytes(foreign), "free_bytes": Bytes(free)}
