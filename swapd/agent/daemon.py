@@ -96,40 +96,15 @@ class Daemon:
         self._instances = Instances(
             post=self._post, now=_now, tasks=self._tasks, settings=instance_settings(settings, places.logs)
         )
-        self._gpus = gpu_room(
-            settings,
-            Surroundings(
-                post=self._post,
-                now=_now,
-                tasks=self._tasks,
-                owners=self._instances.owners,
-                history=history,
-                library=library,
-            ),
-        )
-        self._metrics = Metrics(
-            view=self.view,
-            now=_now,
-            not_ready=self.not_ready,
-            version=__version__,
-            driver=lambda: driver_stats(self._gpus, _now()),
-        )
-        self._metrics.configure(self._directory.names)
-        self._metrics.config_reloaded(ok=True)
+        self._gpus = gpu_room(settings, self._surroundings(library))
+        self._metrics = self._first_metrics()
         services = self._proxy_services()
         self._front = FrontDoor(services, proxy_settings(settings))
         self._operators = Operators(post=self._post, next_request=self._next_request)
         self._hub = EventHub()
-        executor = Executor(
-            gate=self._front.gate,
-            instances=self._instances,
-            planner=self._directory,
-            answered=self._operators.answered,
-            noted=self._noted,
-            started=history.instance_used,
-            read_memory=self._read_memory,
+        self._pump = Pump(
+            self._scheduler, now=_now, execute=self._executor(), recorder=self._recorder, broken=self._law_broken
         )
-        self._pump = Pump(self._scheduler, now=_now, execute=executor, recorder=self._recorder, broken=self._law_broken)
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
         )
@@ -148,6 +123,39 @@ class Daemon:
         )
         self._admin = AdminServer(places.admin, self._control, self._hub)
         self._listeners: dict[str, str] = {}
+
+    def _surroundings(self, library: Any) -> Surroundings:
+        return Surroundings(
+            post=self._post,
+            now=_now,
+            tasks=self._tasks,
+            owners=self._instances.owners,
+            history=self._history,
+            library=library,
+        )
+
+    def _first_metrics(self) -> Metrics:
+        metrics = Metrics(
+            view=self.view,
+            now=_now,
+            not_ready=self.not_ready,
+            version=__version__,
+            driver=lambda: driver_stats(self._gpus, _now()),
+        )
+        metrics.configure(self._directory.names)
+        metrics.config_reloaded(ok=True)
+        return metrics
+
+    def _executor(self) -> Executor:
+        return Executor(
+            gate=self._front.gate,
+            instances=self._instances,
+            planner=self._directory,
+            answered=self._operators.answered,
+            noted=self._noted,
+            started=self._history.instance_used,
+            read_memory=self._read_memory,
+        )
 
     def _proxy_services(self) -> Services:
         return Services(
