@@ -26,7 +26,7 @@ from swapd.core.rings import EXACT, ring_order
 from swapd.core.spans import Spans
 from swapd.core.tables import USUAL_SIZES, Board, Choice, worth
 from swapd.core.topology import NodeTopology
-from swapd.core.wiring import Wiring
+from swapd.core.wiring import Wiring, largest_clique
 
 #: one hop over NVLink outweighs any PCIe level
 _LINK_WEIGHT: Final = 100
@@ -61,6 +61,7 @@ class Boards:
         self._boards = tuple(Board(wiring, gpus, sizes) for gpus in split(wiring))
         self._spans = Spans(wiring, self._boards)
         self._domains = wiring.domains
+        self._peers = wiring.peers
         self._every = GpuSet((1 << len(wiring.products)) - 1)
         doubled = [1 << power for power in range(len(wiring.products).bit_length())]
         shapes = dict.fromkeys((*USUAL_SIZES, *sizes, *doubled))
@@ -201,4 +202,4 @@ class Boards:
 
     def largest_clique(self, free: int) -> GpuSet:
         """Return the most free GPUs that are pairwise linked; one GPU if none are."""
-        return self._wiring.largest_clique(free & self._every)
+        return largest_clique(self._peers, free & self._every)

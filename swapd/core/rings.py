@@ -24,7 +24,7 @@ def bottleneck(weights: Weights, gpus: Sequence[int]) -> int:
     if count < 2:
         return 0
     hops = [[weights[one][two] for two in gpus] for one in gpus]
-    every = sorted({hops[one][two] for two in range(count) for one in range(two)})
+    every = _different(hops)
     if count == 2 or len(every) == 1:
         return every[0]
     # each GPU has two neighbours on a ring, so none can do better than with its second best hop
@@ -33,6 +33,11 @@ def bottleneck(weights: Weights, gpus: Sequence[int]) -> int:
         if weakest <= most and _closes(hops, weakest):
             return weakest
     return every[0]
+
+
+def _different(hops: Weights) -> list[int]:
+    """Return the weights of all hops, each once, in ascending order."""
+    return sorted(dict.fromkeys(hops[one][two] for two in range(len(hops)) for one in range(two)))
 
 
 def _closes(hops: Weights, weakest: int) -> bool:
@@ -61,7 +66,7 @@ def ring_order(weights: Weights, gpus: Sequence[int]) -> tuple[int, ...]:
     """
     count = len(gpus)
     hops = [[weights[one][two] for two in gpus] for one in gpus]
-    if count < 4 or len({hops[one][two] for two in range(count) for one in range(two)}) == 1:
+    if count < 4 or len(_different(hops)) == 1:
         return tuple(gpus)
     weakest = bottleneck(weights, gpus)
     full = (1 << count) - 1

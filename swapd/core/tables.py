@@ -62,7 +62,7 @@ class Board:
         self._spread = [wiring.mask(gpus[place] for place in _bits(mask)) for mask in range(1 << len(gpus))]
         self.mask = self._spread[-1]
         self._classes: dict[int, tuple[SetClass, ...]] = {}
-        shapes = sorted({*USUAL_SIZES, *sizes}, reverse=True)
+        shapes = sorted(dict.fromkeys((*USUAL_SIZES, *sizes)), reverse=True)
         worths = self._worths([size for size in shapes if 1 < size <= len(gpus)])
         #: worth of every mask of free GPUs of this board; worths of several boards may be added
         self.phi: Mapping[int, int] = dict(zip(self._spread, worths, strict=True))

@@ -7,7 +7,7 @@ Rules that hold here:
 * What is not known is the worst: no link, across NUMA nodes, a NUMA node of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -63,23 +63,6 @@ class Wiring:
             for gpu, row in enumerate(self.links)
         )
 
-    def largest_clique(self, among: int) -> GpuSet:
-        """Return the most GPUs of ``among`` that are pairwise linked; one GPU if none are."""
-        peers = self.peers
-        best = 0
-
-        def grow(clique: int, others: int) -> None:
-            nonlocal best
-            if not others and clique.bit_count() > best.bit_count():
-                best = clique
-            while others and clique.bit_count() + others.bit_count() > best.bit_count():
-                low = others & -others
-                others ^= low
-                grow(clique | low, others & peers[low.bit_length() - 1])
-
-        grow(0, among)
-        return GpuSet(best)
-
     @property
     def domains(self) -> tuple[GpuSet, ...]:
         """Return the sets of two or more GPUs that links join, directly or over others, lowest first."""
@@ -97,3 +80,20 @@ class Wiring:
             found.append(GpuSet(domain))
             seen |= domain
         return tuple(found)
+
+
+def largest_clique(peers: Sequence[int], among: int) -> GpuSet:
+    """Return the most GPUs of ``among`` that are pairwise linked; one GPU if none are. ``peers``: see ``Wiring``."""
+    best = 0
+
+    def grow(clique: int, others: int) -> None:
+        nonlocal best
+        if not others and clique.bit_count() > best.bit_count():
+            best = clique
+        while others and clique.bit_count() + others.bit_count() > best.bit_count():
+            low = others & -others
+            others ^= low
+            grow(clique | low, others & peers[low.bit_length() - 1])
+
+    grow(0, among)
+    return GpuSet(best)

@@ -98,13 +98,14 @@ def parse_matrix(text: str) -> TopologyMatrix:
     _check_diagonal(cells)
     nics = tuple(name for name in names if not _GPU.fullmatch(name))
     nic_levels = tuple(tuple(_level(row[where[nic]]) for nic in nics) for row, _ in rows)
-    numa = tuple(min(_ids(cell), default=-1) for _, cell, _ in own)
+    gpu_numa = tuple(_own_node(cell) for _, _, cell in own)
+    numa = tuple(min((node for node in _ids(cell) if node not in gpu_numa), default=-1) for _, cell, _ in own)
     return TopologyMatrix(
         links=tuple(tuple(_count(cell) for cell in row) for row in cells),
         levels=_levels(cells, numa, nic_levels),
         numa=numa,
         cpus=tuple(tuple(sorted(_ids(cell))) for cell, _, _ in own),
-        gpu_numa=tuple(int(cell) if cell.isdecimal() else None for _, _, cell in own),
+        gpu_numa=gpu_numa,
         nics=nics,
         nic_levels=nic_levels,
     )
@@ -162,6 +163,10 @@ def _own_columns(header: _Header, row: tuple[list[str], list[str]]) -> tuple[str
         elif place < len(cells):
             found[name] = cells[place]
     return found[_CPUS], found[_NUMA], found[_GPU_NUMA]
+
+
+def _own_node(cell: str) -> int | None:
+    return next(iter(_ids(cell)), None)
 
 
 def _check_diagonal(cells: Sequence[Sequence[str]]) -> None:
