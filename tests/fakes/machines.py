@@ -67,6 +67,17 @@ def clique(gpus: Iterable[int], links: int) -> dict[tuple[int, int], int]:
     return {(one, two): links for place, one in enumerate(some) for two in some[place + 1 :]}
 
 
+def two_hgx() -> NodeTopology:
+    """Sixteen GPUs on two boards, each with a switch of its own and two NUMA nodes."""
+    wires = clique(range(8), 18) | clique(range(8, 16), 18)
+    return node(16, wires, numa=[index // 4 for index in range(16)])
+
+
+def one_fabric() -> NodeTopology:
+    """Sixteen GPUs that all reach each other over switches."""
+    return node(16, clique(range(16), 6), numa=[index // 8 for index in range(16)])
+
+
 def virtual(count: int) -> NodeTopology:
     """Make a node of virtual devices."""
     return NodeTopology(tuple(Gpu(index, f"virtual-{index}", BYTES) for index in range(count)))
