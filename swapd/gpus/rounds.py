@@ -79,8 +79,13 @@ class Rounds:
 
     async def end(self) -> None:
         """Forget every handle and end the event threads, before NVML is shut down."""
-        self._parts.picture.devices = {}
+        self.part()
         await self._watches.end()
+
+    def part(self) -> None:
+        """Forget every handle and let the event threads end when they can."""
+        self._parts.picture.devices = {}
+        self._watches.tell_to_end()
 
     async def next(self) -> None:
         """Do the next thing that is due, or sleep until something is."""
