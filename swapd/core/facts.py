@@ -123,8 +123,7 @@ def processes_gone(node: Node, event: ProcessesGone) -> bool:
         return False
     stopping = instance.stopping
     assert stopping is not None
-    if stopping.gone_at is None:
-        stopping.gone_at = event.at
+    stopping.gone_at = stopping.gone_at or event.at
     stopping.kill_at = None
     stopping.leak_at = Instant(event.at + node.settings.release_timeout)
     for successor in node.neighbours(instance):

@@ -34,8 +34,7 @@ def nothing_left(node: Node, instance: Instance) -> None:
     """Let the driver's word count from now on: no process of the instance is left, and nothing listens on its port."""
     stopping = instance.stopping
     assert stopping is not None
-    if stopping.gone_at is None:
-        stopping.gone_at = node.at
+    stopping.gone_at = stopping.gone_at or node.at
     stopping.engine_gone = True
     instance.host_bytes = Bytes(0)
     confirm(node, instance)

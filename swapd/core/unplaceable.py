@@ -89,9 +89,12 @@ def _in_one_set(boards: Boards, fitting: Sequence[Gpu], need: Need, unknown: int
     counts: dict[str, int] = {}
     for gpu in fitting:
         counts[gpu.name] = counts.get(gpu.name, 0) + 1
-    if max(counts.values(), default=0) + unknown < need.gpus:
+    most = max(counts.values(), default=0)
+    if most + unknown < need.gpus:
         there = " and ".join(f"{count} × {name or 'one without a name'}" for name, count in counts.items())
         return Obstacle(f"its GPUs must be of one product, and there are {there}")
+    if most < need.gpus:
+        return None
     passing = bool(unknown) or not all(gpu.placeable for gpu in fitting)
     if need.nvlink is NvlinkUse.REQUIRED:
         return Obstacle(f"no NVLink ring passes through {need.gpus} of the GPUs here", passing=passing)
