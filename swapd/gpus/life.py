@@ -76,6 +76,7 @@ class Life:
     async def _turn(self) -> None:
         """Live until NVML has failed or could not be begun, or an operator wants the GPUs or something of them."""
         if not self._wanted:
+            self._rounds.hush()
             await self._close()
             if not self.begun:
                 self._standing.be(DriverState.RELEASED)

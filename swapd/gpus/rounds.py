@@ -107,8 +107,12 @@ class Rounds:
         self._nudge.clear()
 
     def wake(self) -> None:
-        """End the sleep."""
+        """End the sleep, or the next one."""
         self._nudge.set()
+
+    def hush(self) -> None:
+        """Forget what would end the next sleep."""
+        self._nudge.clear()
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────
 
