@@ -88,7 +88,7 @@ def least_of(prices: Iterable[float], size: int) -> float:
 
 def cheapest(board: Board, size: int, now: Occupancy, use: NvlinkUse) -> Taking | None:
     """Return the cheapest set on a board; ``None``: each has a blocked GPU, or there is none of use."""
-    classes = useful(board.classes(size), size, use)
+    classes = useful(board.classes(size), use)
     if now.mixed:
         return _walk_mixed(classes, now)
     if now.several:
@@ -97,11 +97,11 @@ def cheapest(board: Board, size: int, now: Occupancy, use: NvlinkUse) -> Taking 
     return _walk(classes, _sums(*alone[:HALF]), _sums(*alone[HALF:]))
 
 
-def useful(classes: Sequence[SetClass], size: int, use: NvlinkUse) -> Sequence[SetClass]:
+def useful(classes: Sequence[SetClass], use: NvlinkUse) -> Sequence[SetClass]:
     """Return the classes a model may have, those to be taken first at equal costs first."""
     if use is NvlinkUse.IGNORE:
         return classes[::-1]
-    if use is NvlinkUse.REQUIRED and size > 1:
+    if use is NvlinkUse.REQUIRED:
         return [found for found in classes if found.quality.linked]
     return classes
 

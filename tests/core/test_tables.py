@@ -154,6 +154,11 @@ def test_a_model_that_ignores_nvlink_takes_what_others_miss_least() -> None:
     assert names(boards.choose(2, 0b1111, use=IGNORE)) == "{23}"
 
 
+def test_of_sets_that_leave_as_much_the_lowest_is_taken_whatever_its_class() -> None:
+    assert names(boards_for(node(3, numa=[0, 0, 1]), SIZES).choose(2, 0b111, use=IGNORE)) == "{01}"
+    assert names(boards_for(node(3, numa=[0, 1, 1]), SIZES).choose(2, 0b111, use=IGNORE)) == "{01}"
+
+
 def test_the_same_question_has_the_same_answer_whoever_built_the_tables() -> None:
     for number in NUMBERS:
         topology = machine(number)
@@ -175,6 +180,15 @@ def test_a_degraded_gpu_goes_to_single_gpu_models_first_and_to_sets_last() -> No
     assert names(boards.choose(2, 0b1111, use=PREFERRED)) == "{01}"
     assert names(boards.choose(2, 0b0110, use=PREFERRED)) == "{12}"
     assert boards.quality(mask("{12}")) is PlacementQuality.LINKED
+
+
+def test_what_nvlink_means_to_a_single_gpu_model_makes_no_difference() -> None:
+    boards = boards_for(node(4, clique(range(4), 6), degraded=[2]), SIZES)
+    for use in NvlinkUse:
+        assert names(boards.choose(1, 0b1111, use=use)) == "{2}"
+        found = boards.evict(1, [1, 2, 4, 8], [1, 1, 1, 1], 0, use=use)
+        assert found is not None
+        assert names(found.gpus) == "{2}"
 
 
 def test_a_degraded_pair_with_links_is_still_better_than_an_intact_one_without() -> None:

@@ -95,6 +95,12 @@ def test_on_two_boards_the_cheaper_one_is_cleared_and_a_tie_goes_to_the_better_s
     assert boards.evict(16, owner, [1] * 16, 1, use=PREFERRED) is None
 
 
+def test_a_board_whose_owner_has_several_gpus_is_not_taken_for_dearer_than_it_is() -> None:
+    boards = boards_for(two_hgx(), SIZES)
+    owner = [1 << index for index in range(8)] + [1 << 8] * 2 + [1 << index for index in range(10, 16)]
+    assert evict(boards, 2, owner, [2] * 8 + [3] + [9] * 7) == (names(gpus(8, 9)), 0x100, 3)
+
+
 def test_on_a_fabric_a_ring_over_both_boards_is_the_last_resort() -> None:
     boards = boards_for(one_fabric(), SIZES)
     found = boards.evict(8, [1 << index for index in range(16)], [1] * 16, gpus(0, 15), use=REQUIRED)
