@@ -88,6 +88,15 @@ def test_sixteen_gpus_are_given_only_when_all_are_free() -> None:
     assert boards.choose(16, (LOW | HIGH) ^ 1, use=PREFERRED) == NO_GPUS
     assert boards.choose(16, LOW | HIGH, use=REQUIRED) == NO_GPUS  # no link joins the boards
     assert boards.quality(LOW | HIGH) is PlacementQuality.TOP
+    assert boards.ring_order(LOW | HIGH) == tuple(range(16))
+
+
+def test_what_is_left_on_two_boards_is_worth_more_the_larger_its_blocks_are() -> None:
+    boards = boards_for(two_hgx(), SIZES)
+    rests = [LOW, gpus(0, 1, 2, 3) | gpus(8, 9, 10, 11), gpus(0, 1, 2, 3, 8, 9), gpus(0, 1, 4, 5, 8, 9), gpus(0)]
+    worths = [boards.phi(rest) for rest in rests]
+    assert worths == sorted(worths, reverse=True)
+    assert len(dict.fromkeys(worths)) == len(worths)
 
 
 def test_more_than_eight_are_whole_boards() -> None:
