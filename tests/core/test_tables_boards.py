@@ -168,6 +168,15 @@ def test_sixty_four_virtual_devices_do_not_explode(size: int) -> None:
     assert found.cost == 100 * max(0, size - 4) + min(size, 4)
 
 
+def test_no_number_of_devices_explodes() -> None:
+    boards = boards_for(virtual(256), (100,))
+    assert len(boards.sets(100)) == MOST_SETS
+    assert boards.choose(100, (1 << 256) - 1, use=PREFERRED) == (1 << 100) - 1
+    odd = boards_for(node(60, numa=[index // 5 for index in range(60)]), (33,))
+    assert 0 < len(odd.sets(33)) <= MOST_SETS
+    assert odd.choose(33, (1 << 60) - 1, use=PREFERRED).bit_count() == 33
+
+
 def test_virtual_devices_on_two_boards_are_evicted_where_it_is_cheapest() -> None:
     boards = boards_for(virtual(10), SIZES)
     owner = [1 << device for device in range(10)]
