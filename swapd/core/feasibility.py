@@ -93,7 +93,8 @@ def _has_room(node: Node, need: Need, leaving: Mapping[InstanceId, float]) -> bo
     most = node.topology.host_bytes
     if most is None or not need.host_bytes:
         return True
-    staying = sum(i.host_bytes for i in node.instances.values() if i.id not in leaving)
+    stays = (i for i in node.instances.values() if i.id not in leaving and i.state is not State.UNLOADING)
+    staying = sum(i.host_bytes for i in stays)
     return staying + need.host_bytes <= most
 
 
