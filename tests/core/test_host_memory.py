@@ -140,15 +140,6 @@ def test_what_pinned_models_hold_of_it_is_said() -> None:
     assert "pinned models are in the way (p)" in a.rejected[1].detail
 
 
-def test_a_pinned_model_that_leaves_and_comes_back_holds_it_once() -> None:
-    node = world([host("p", 60, pinned=True), host("a", 30)])
-    node.run(50)
-    node.plan(60, lambda: ev.InstanceExited(node.now, node.instance("p"), 1))
-    a = node.request("a", at=61)
-    node.run(100)
-    assert a.granted
-
-
 def test_an_engine_that_does_not_end_keeps_it() -> None:
     node = world([host("a", 60), host("b", 60)])
     node.engines["a"].release = None

@@ -117,34 +117,6 @@ def test_a_leak_whose_engine_lives_on_is_charged_in_full_until_the_engine_is_gon
     assert world.gpu(0).quarantined_bytes == 0
 
 
-def test_a_leak_is_not_taken_for_free_beside_a_neighbour_that_has_not_taken_its_memory_yet() -> None:
-    world = GpuWorld([spec(name, gib=30, load=20, shares=True) for name in "ab"], devices=node(1))
-    world.lists = False
-    world.engines["a"].lag = None
-    world.request("a", at=0)
-    world.order(ev.UnloadOrdered, 50, model=ModelName("a"))
-    b = world.request("b", at=100)
-    for at in (101, 110, 119):
-        world.read(at)
-    world.run(140)
-    assert b.granted
-    assert not world.of(ReleaseConfirmed, "a")
-    assert world.gpu(0).quarantined_bytes == gib(30)
-
-
-def test_of_two_who_have_ended_the_one_that_is_still_listed_is_not_free() -> None:
-    models = [spec("a", gib=20, load=10, shares=True), spec("b", gib=40, load=10, shares=True), spec("c", gib=70)]
-    world = GpuWorld(models, devices=node(1))
-    world.engines["a"].lag = None
-    world.engines["a"].release, world.engines["b"].release = 1, 9
-    world.request("a", at=0)
-    world.request("b", at=1)
-    world.request("c", at=100)
-    world.at(103.5, lambda: setattr(next(iter(world.held.values())), "listed", True))
-    world.run(130)
-    assert [n.model for _, n in world.log if isinstance(n, ReleaseConfirmed)] == ["b"]
-
-
 def test_where_pages_linger_the_accounts_are_trusted_after_the_deadline() -> None:
     models = [spec("a", gib=60, load=10), spec("b", gib=60, load=10)]
     world = GpuWorld(models, devices=node(1, lingers=True))
