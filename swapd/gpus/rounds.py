@@ -174,8 +174,9 @@ class Rounds:
         lost = any(gpu.health is GpuHealth.LOST for gpu in found.topology.gpus)
         period = parts.settings.search_period if lost else parts.settings.discovery_period
         self._next_discovery = self._last_discovery + _s(period)
-        self._watches.cover(found.devices.values())
-        if not parts.picture.discovered(found):
+        settled = parts.picture.discovered(found)
+        self._watches.cover(parts.picture.devices.values())
+        if not settled:
             self._look_again()
 
     # ── what calls for more ──────────────────────────────────────────────────────────────────────────────────────
