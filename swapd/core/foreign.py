@@ -56,17 +56,14 @@ def linger(gpu: GpuRecord, missing: int, until: Instant) -> None:
         gpu.lingering_until = None if gpu.gpu.lingers else until
 
 
-def wait_no_longer(gpu: GpuRecord, taken: Instant) -> None:
-    """Expect nothing back any more that a reading begun after its time still shows as taken."""
-    if gpu.lingering_until is not None and taken >= gpu.lingering_until:
-        gpu.lingering_bytes, gpu.lingering_until = Bytes(0), None
-
-
-def count_as_foreign(gpu: GpuRecord) -> None:
-    """Take what should have come back for somebody else's: a load has waited for it long enough."""
-    if gpu.lingering_until is not None:
-        gpu.foreign_bytes = Bytes(gpu.foreign_bytes + gpu.lingering_bytes)
-        gpu.lingering_bytes, gpu.lingering_until = Bytes(0), None
+def wait_no_longer(gpu: GpuRecord) -> None:
+    """Take what should have come back, and is still shown as taken, for somebody else's."""
+    if gpu.lingering_until is None:
+        return
+    used = 0 if gpu.free_bytes is None else gpu.memory_bytes - gpu.free_bytes
+    unexplained = max(0, used - gpu.charged() - gpu.foreign_bytes)
+    gpu.foreign_bytes = Bytes(gpu.foreign_bytes + min(gpu.lingering_bytes, unexplained))
+    gpu.lingering_bytes, gpu.lingering_until = Bytes(0), None
 
 
 def _blurs(instance: Instance) -> bool:

@@ -9,7 +9,7 @@ Rules that hold here:
 """
 
 from swapd.core.asking import hurry
-from swapd.core.foreign import count_as_foreign
+from swapd.core.foreign import wait_no_longer
 from swapd.core.host_memory import is_short
 from swapd.core.ids import Instant
 from swapd.core.lifecycle import Cause
@@ -34,7 +34,7 @@ def begin(node: Node, instance: Instance) -> None:
         hurry(node)
     elif node.at >= deadline(node, instance):
         for gpu in gpus:
-            count_as_foreign(gpu)
+            wait_no_longer(gpu)
         forget(node, instance, Cause.ROOM_LOST, "the driver did not show its room free in time")
         node.recheck = True
 

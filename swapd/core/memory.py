@@ -49,6 +49,7 @@ def _note(node: Node, event: GpuMemoryRead) -> list[GpuRecord]:
             instance = gpu.instances.get(number)
             if instance is not None:
                 instance.listed = GpuSet(instance.listed | 1 << gpu.index)
-        wait_no_longer(gpu, event.taken)
+        if gpu.lingering_until is not None and event.taken >= gpu.lingering_until:
+            wait_no_longer(gpu)
         read.append(gpu)
     return read
