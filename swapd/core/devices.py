@@ -24,6 +24,7 @@ from swapd.core.moves import abort_load, drain, forget
 from swapd.core.node import NEVER, GpuRecord, Node
 from swapd.core.reasons import Rejection, State, UnloadCause
 from swapd.core.release import confirm_all
+from swapd.core.sentences import gpu_condition
 from swapd.core.state import Instance, Model
 from swapd.core.topology import DriverState, Gpu, NodeTopology
 
@@ -86,8 +87,7 @@ def _update(node: Node, record: GpuRecord, gpu: Gpu) -> None:
         record.lingering_until = None
         record.taken = NEVER
     if gpu.health is not before.health:
-        told = f"GPU {gpu.index} is {gpu.health.value}" + (f": {gpu.why}" if gpu.why else "")
-        node.story.add(node.at, told)
+        node.story.add(node.at, gpu_condition(gpu))
         node.out.append(GpuChanged(gpu.index, gpu.uuid, before.health, gpu.health, gpu.why))
 
 
@@ -125,7 +125,7 @@ def _hold_back(node: Node, instance: Instance) -> None:
 
 
 def _leave(node: Node, instance: Instance, gpu: Gpu) -> None:
-    why = f"GPU {gpu.index} is {gpu.health.value}"
+    why = gpu_condition(gpu)
     match instance.state:
         case State.RESERVED:
             forget(node, instance, Cause.ROOM_LOST, why)

@@ -49,6 +49,9 @@ def measure_all(node: Node) -> None:
 
 def _measure(node: Node, instance: Instance) -> None:
     gpus = [gpu for gpu in node.on(instance.gpus) if gpu.measured]
+    if not gpus:
+        instance.unmeasured = False
+        return
     if not is_tellable(node, instance) or any(gpu.free_bytes is None or gpu.taken < instance.ready_at for gpu in gpus):
         return
     taken = [_taken_by(gpu, instance) for gpu in gpus]
@@ -56,7 +59,7 @@ def _measure(node: Node, instance: Instance) -> None:
         return
     instance.unmeasured = False
     known = [figure for figure in taken if figure is not None and figure >= LEAST_FOOTPRINT]
-    if len(known) < len(taken) or not gpus or max(known) > min(gpu.memory_bytes for gpu in gpus):
+    if len(known) < len(taken) or max(known) > min(gpu.memory_bytes for gpu in gpus):
         told = ", ".join("unknown" if figure is None else f"{figure} B" for figure in taken)
         instance.story.add(node.at, f"what the driver tells of its memory makes no sense: {told}")
         return
