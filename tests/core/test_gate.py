@@ -68,6 +68,19 @@ def test_a_reading_from_before_a_neighbours_load_ended_does_not_let_a_load_begin
     assert [name for _, name in starts(world)] == ["a", "b"]
 
 
+def test_a_reading_from_before_a_neighbour_leaked_does_not_let_a_load_begin() -> None:
+    models = [spec("a", gib=30, load=10, shares=True), spec("b", gib=40, load=10, shares=True)]
+    world = GpuWorld(models, devices=node(1))
+    world.engines["a"].fails = LoadFailure.WARMUP
+    world.engines["a"].lag = world.engines["a"].release = None
+    world.request("a", at=0)
+    world.request("b", at=12)
+    world.read(14)
+    world.at(15, lambda: setattr(world.held[next(iter(world.held))], "amount", gib(44)))
+    world.run(70)
+    assert starts(world) == [(LATENCY, "a")]
+
+
 def test_start_phases_of_two_models_never_overlap_on_one_gpu() -> None:
     models = [spec(name, gib=20, load=10, shares=True) for name in "abc"]
     world = GpuWorld(models, devices=node(1), max_concurrent_loads=3)
