@@ -91,7 +91,9 @@ async def test_nothing_is_released_while_a_call_hangs(tmp_path: Path) -> None:
                 assert answer.startswith("a call to NVML has not come back")
         await room.up()
         assert room.library.calls["Shutdown"] == 0
-        assert await room.room.release() == ""
+        assert await room.room.acquire() == ""  # nothing was let go
+        assert await asyncio.gather(room.room.release(), room.room.release()) == ["", ""]
+        assert room.library.inits == 0
 
 
 async def test_a_driver_that_never_came_can_be_released_too(tmp_path: Path) -> None:
