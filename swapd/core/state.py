@@ -171,8 +171,8 @@ class Instance:
     drain: Drain | None = None
     #: in RESERVED: since when nothing but a reading that shows its room free is wanting
     gated_since: Instant | None = None
-    #: ready, but what it really takes was not measured yet
-    unmeasured: bool = False
+    #: ready, but what it really takes was not measured yet: how many readings may still be taken for it
+    unmeasured: int = 0
     #: GPUs on which the driver's process list has shown it
     listed: GpuSet = NO_GPUS
     stopping: Stopping | None = None

@@ -38,7 +38,9 @@ def why_unplaceable(topology: NodeTopology, spec: ModelSpec, settings: Schedulin
 
 def wanted(spec: ModelSpec, need: Need) -> str:
     """Return what a model needs, as the first half of a sentence."""
-    return f"{spec.name} needs {number(need.gpus, 'GPU')} with {size(need.bytes_per_gpu)} each"
+    configured = spec.footprint.bytes_per_gpu
+    origin = "" if need.bytes_per_gpu == configured else f" (as measured; configured are {size(configured)})"
+    return f"{spec.name} needs {number(need.gpus, 'GPU')} with {size(need.bytes_per_gpu)} each{origin}"
 
 
 def obstacle(topology: NodeTopology, boards: Boards, need: Need, *, require_fabric: bool) -> Obstacle | None:
