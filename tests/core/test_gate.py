@@ -183,4 +183,6 @@ def test_a_gpu_that_proves_smaller_than_it_was_said_to_be_is_reckoned_with_as_it
     world.run(5)
     assert world.gpu(0).memory_bytes == gib(78)
     assert asked.rejected is not None
-    assert asked.rejected[1].detail == "a needs 1 GPU with 79 GiB each; this node can never hold that"
+    assert asked.rejected[1].detail == (
+        "a needs 1 GPU with 79 GiB each; this node can never hold that: the largest GPU for it has 78 GiB"
+    )

@@ -163,7 +163,7 @@ def test_a_footprint_of_an_earlier_run_that_fits_no_more_refuses_whoever_waits()
     assert a.rejected is not None
     assert a.rejected[1].reason is Rejection.NO_CAPACITY
     wants = "a needs 1 GPU with 90 GiB each (as measured; configured are 40 GiB)"
-    assert a.rejected[1].detail == f"{wants}; this node can never hold that"
+    assert a.rejected[1].detail == f"{wants}; this node can never hold that: the largest GPU for it has 80 GiB"
 
 
 def test_others_that_left_during_the_load_do_not_spoil_the_measurement_for_good() -> None:
