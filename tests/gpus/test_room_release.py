@@ -30,7 +30,7 @@ async def test_released_means_nothing_is_open_and_no_thread_waits(tmp_path: Path
         await until(lambda: event_threads() == [])
         assert (calls["EventSetCreate"], sets_at_shutdown) == (1, [0])
         await room.state(DriverState.RELEASED)
-        assert "taken back" in room.topology.trouble
+        assert "swapd release-gpus --take-back" in room.topology.trouble
         assert room.healths == ALL_HEALTHY
         asked = calls.total()
         room.room.read_memory()
