@@ -81,6 +81,50 @@ _MODELS: Final = (
     ),
 )
 
+_VIABILITY: Final = (
+    gauge(
+        "swapd_promotion_recommended",
+        ("model", "tier"),
+        "1 when the model had better move: warm, pinned on this node; hot, to GPUs of its own. swapd report says why.",
+    ),
+    gauge(
+        "swapd_model_tier",
+        ("model", "tier"),
+        "1 for the tier that a week of hourly counts makes of the model, 0 for the others; absent before it is known.",
+    ),
+    gauge(
+        "swapd_model_week_requests_per_hour",
+        ("model",),
+        "Mean requests per hour over the hours of the last week in which the model was observed; absent before.",
+    ),
+    gauge(
+        "swapd_model_week_p99_requests_per_hour",
+        ("model",),
+        "Requests in the busiest hour of that week but for the busiest hundredth; absent before.",
+    ),
+    counter(
+        "swapd_model_loading_gpu_seconds_total",
+        ("model", "kind"),
+        "GPU-seconds of loading that the model has caused: own, its loads; charged, reloads of models it had evicted.",
+    ),
+    counter(
+        "swapd_model_load_wait_seconds_total",
+        ("model",),
+        "Seconds that the model's requests have waited because it had to be loaded, refused ones included.",
+    ),
+    gauge("swapd_model_thrash_pinned", ("model",), "1 when the node has pinned the model because it thrashed."),
+    counter(
+        "swapd_thrash_pins_total",
+        ("model", "action"),
+        "What on_thrash: pin has done about a thrashing model: pinned, refused, lifted.",
+    ),
+    gauge(
+        "swapd_node_thrashing",
+        (),
+        "1 when the verdict on the node's load fraction is thrashing: no setting helps then.",
+    ),
+)
+
 _REQUESTS: Final = (
     counter(
         "swapd_requests_total",
@@ -267,7 +311,7 @@ _NVML: Final = (
     counter("swapd_nvml_errors_total", ("function", "code"), "Calls into the driver's library that failed."),
 )
 
-METRICS: Final = (*_DAEMON, *_REQUESTS, *_MODELS, *_LOADS, *_GPUS, *_NVML)
+METRICS: Final = (*_DAEMON, *_REQUESTS, *_MODELS, *_LOADS, *_VIABILITY, *_GPUS, *_NVML)
 """Every metric, in the order of the page."""
 
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

@@ -4,6 +4,7 @@ from typing import assert_never
 
 from swapd.core.events import (
     CatalogChanged,
+    DemandKnown,
     EngineGone,
     Event,
     FootprintsKnown,
@@ -28,6 +29,7 @@ from swapd.core.events import (
     TopologyChanged,
     UnloadOrdered,
     UpstreamFailed,
+    WeekKnown,
 )
 from swapd.core.ids import Duration, InstanceId, Instant, RequestId, gpu_indices
 from tests.properties.books import Books, OperatorOrder, Phase, Request
@@ -94,7 +96,7 @@ def hear(books: Books, event: Event) -> None:
         case NodeUndrainOrdered():
             books.draining = False
             _order(books, event.at, event.request, OperatorOrder(event.at, "undrain", None))
-        case StageEntered() | LoadProgressed() | Tick():
+        case DemandKnown() | WeekKnown() | StageEntered() | LoadProgressed() | Tick():
             pass
         case _:
             assert_never(event)

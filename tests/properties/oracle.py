@@ -23,12 +23,14 @@ from swapd.core.commands import (
     LoadFinished,
     NodeLoadChanged,
     Placed,
+    PromotionAdvised,
     ReadMemory,
     Reject,
     ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
+    ThrashPinChanged,
     Transitioned,
     VerdictChanged,
 )
@@ -107,6 +109,8 @@ class Oracle:
                 if self.books.asked is not None:
                     broken("commands_bounded", f"{command}: one ordered at {self.books.asked} is not answered")
                 self.books.asked = self.books.now
+            case ThrashPinChanged() | PromotionAdvised():
+                pass
             case Placed() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
                 pass
             case _:

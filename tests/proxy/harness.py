@@ -10,11 +10,11 @@ from typing import Any, cast
 from aiohttp import web
 
 from swapd.aio.supervise import Tasks
-from swapd.core.catalog import Mode, Priority
+from swapd.core.catalog import Mode
 from swapd.core.commands import Cut, Grant, Reject
 from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
-from swapd.core.reasons import Outcome, Rejection, Stage, State, Verdict, WaitingFor
+from swapd.core.reasons import Outcome, Rejection, Stage, State, WaitingFor
 from swapd.core.topology import NodeTopology
 from swapd.core.view import FreeView, InstanceView, ModelView, NodeView
 from swapd.proxy.app import FrontDoor
@@ -22,6 +22,7 @@ from swapd.proxy.gate import Gate
 from swapd.proxy.record import RequestRecord
 from swapd.proxy.services import Endpoint, ListedModel, RouteOptions, Services
 from swapd.proxy.settings import ProxySettings
+from tests.fakes import node_views
 
 DEADLINE_S = 20.0
 INSTANCE = InstanceId(7)
@@ -146,30 +147,7 @@ def model_view(name: str, state: State | None) -> ModelView:
         instance = InstanceView(
             INSTANCE, ModelName(name), state, Instant(0), GpuSet(1), Bytes(1), None, 0, Instant(0), outdated=False
         )
-    return ModelView(
-        model=ModelName(name),
-        instance=instance,
-        configured=True,
-        pinned=False,
-        priority=Priority.NORMAL,
-        queued={WaitingFor.LOAD: 1},
-        oldest_waiter=None,
-        in_flight=0,
-        load_estimate=Duration(0),
-        declared_bytes=Bytes(0),
-        measured_bytes=None,
-        frequency=0.0,
-        verdict=Verdict.UNKNOWN,
-        load_ratio=0.0,
-        load_fraction=0.0,
-        partner=None,
-        inter_arrival=None,
-        caused_gpu_seconds=0.0,
-        consecutive_failures=0,
-        cooling_until=None,
-        last_error="",
-        story=(),
-    )
+    return node_views.model_view(name, instance=instance, queued={WaitingFor.LOAD: 1})
 
 
 @dataclass
