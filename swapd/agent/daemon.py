@@ -21,6 +21,7 @@ from swapd.admin.server import AdminServer
 from swapd.admin.status import Extras
 from swapd.agent import readiness
 from swapd.agent.control import AgentControl, config_info, process_infos
+from swapd.agent.demand import Stocktaking
 from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
 from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
@@ -105,6 +106,7 @@ class Daemon:
         self._pump = Pump(
             self._scheduler, now=_now, execute=self._executor(), recorder=self._recorder, broken=self._law_broken
         )
+        self._stock = Stocktaking(history, post=self._post, now=_now, view=self.view, record=self._scheduler.demand)
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
         )
@@ -189,6 +191,7 @@ class Daemon:
         _ = self._tasks.start(self._reloader.watch(self._signals.stop), name="config-watch")
         _ = self._tasks.start(self._reload_on_hangup(), name="config-hangup")
         self._remember()
+        _ = self._tasks.start(self._stock.run(), name="stocktaking")
         if self._gpus is not None:
             self._gpus.start()
         self._not_ready = None
@@ -240,6 +243,8 @@ class Daemon:
         await self._metrics_runner.cleanup()
         self._metrics.close()
         await self._tasks.aclose()
+        if self._broken is None:
+            self._stock.end()
         await self._history.aclose()
         _log.info("exited", forced=force)
 
@@ -258,6 +263,7 @@ class Daemon:
         self._post(LoadTimesKnown(at=_now(), load_times=self._history.load_times()))
         revisions = {name: spec.revision for name, spec in self._catalog.models.items()}
         self._post(FootprintsKnown(at=_now(), bytes_per_gpu=self._history.footprints(revisions)))
+        self._stock.begin()
 
     async def _reload_on_hangup(self) -> None:
         while True:

@@ -13,6 +13,7 @@ from swapd.core.records import DemandRecord
 from swapd.core.state import Model
 from swapd.core.swaps import set_verdict
 from swapd.core.thrash_pins import recall_pin
+from swapd.core.viability import EARLY_WINDOW, LOADS_WINDOW
 
 
 def record(node: Node) -> DemandKnown:
@@ -20,7 +21,7 @@ def record(node: Node) -> DemandKnown:
     models = {
         name: _record(model, node.at)
         for name, model in node.models.items()
-        if model.configured and (model.demand.arrivals or model.demand.loads)
+        if model.configured and (model.demand.arrivals or model.demand.recalled or model.demand.loads)
     }
     load = node.load
     return DemandKnown(node.at, models, Duration(node.at - load.began), load.gpu_seconds.faded(node.at))
@@ -30,15 +31,15 @@ def _record(model: Model, at: Instant) -> DemandRecord:
     demand, account = model.demand, model.demand.account
     return DemandRecord(
         age=Duration(at - demand.began),
-        arrivals=demand.arrivals,
+        arrivals=demand.arrivals + demand.recalled,
         requests=demand.requests.faded(at),
         episodes=demand.episodes.faded(at),
         load_seconds=demand.load_seconds.faded(at),
         own_gpu_seconds=account.own.recent.faded(at),
         charged_gpu_seconds=account.charged.recent.faded(at),
         waited_seconds=account.waited.recent.faded(at),
-        loads=tuple(Duration(at - ended) for ended in demand.loads),
-        relapses=tuple((Duration(at - when), by) for when, by in demand.relapses),
+        loads=tuple(Duration(at - ended) for ended in demand.loads if at - ended <= LOADS_WINDOW),
+        relapses=tuple((Duration(at - when), by) for when, by in demand.relapses if at - when <= EARLY_WINDOW),
         evicts=account.collateral(at),
         verdict=demand.verdict,
         partner=demand.partner,
@@ -62,7 +63,7 @@ def recall(node: Node, event: DemandKnown) -> bool:
 def _recall(node: Node, model: Model, known: DemandRecord, then: Instant) -> None:
     demand, account, at = model.demand, model.demand.account, node.at
     demand.began = min(demand.began, Instant(then - known.age))
-    demand.arrivals += known.arrivals
+    demand.recalled += known.arrivals
     for decayed, amount in (
         (demand.requests, known.requests),
         (demand.episodes, known.episodes),

@@ -12,6 +12,7 @@ class DemandRecord:
 
     #: since it was first observed
     age: Duration
+    #: requests ever counted
     arrivals: int
     #: sums that fade, as they were then: requests, episodes, seconds and GPU-seconds of loading, seconds of waiting
     requests: float
@@ -20,9 +21,9 @@ class DemandRecord:
     own_gpu_seconds: float
     charged_gpu_seconds: float
     waited_seconds: float
-    #: how long ago its last loads ended, oldest first
+    #: how long ago its loads of the last hour ended, oldest first
     loads: tuple[Duration, ...]
-    #: how long ago it came back soon after its own eviction, and who had evicted it
+    #: how long ago, within a quarter of an hour, it came back soon after its own eviction, and who had evicted it
     relapses: tuple[tuple[Duration, ModelName], ...]
     #: whom it evicted, and what had not faded of the GPU-seconds of their reloads
     evicts: tuple[tuple[ModelName, float], ...]

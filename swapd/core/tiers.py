@@ -49,7 +49,7 @@ class Hour(NamedTuple):
 
     requests: int
     #: how much of it the model was observed; more than 3600 when the wall clock was set back
-    observed_s: int = HOUR_S
+    observed_s: float = HOUR_S
 
 
 @dataclass(frozen=True, slots=True)

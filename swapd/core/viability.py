@@ -48,8 +48,9 @@ class Demand:
     """What one model is asked for and what its loads cost."""
 
     began: Instant = Instant(0)
-    #: requests so far, for "before two requests there is no mean"
+    #: requests since the daemon's start, and those that an earlier run had counted
     arrivals: int = 0
+    recalled: int = 0
     requests: Decayed = field(default_factory=Decayed)
     episodes: Decayed = field(default_factory=Decayed)
     load_seconds: Decayed = field(default_factory=Decayed)
@@ -97,7 +98,7 @@ class Demand:
     def inter_arrival(self, at: Instant) -> Duration | None:
         """Return the mean time between requests; ``None`` before two of them."""
         rate = self.requests.rate(at, self.began)
-        return Duration(round(SECOND / rate)) if self.arrivals > 1 and rate else None
+        return Duration(round(SECOND / rate)) if self.arrivals + self.recalled > 1 and rate else None
 
     def recent_loads(self, at: Instant) -> int:
         """Return how many loads ended within the last hour."""
