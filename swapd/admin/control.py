@@ -33,6 +33,9 @@ class Control(Protocol):
     def topology(self) -> dict[str, object]:
         """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told; must not wait for anything."""
 
+    def report(self) -> dict[str, object]:
+        """Return the promotion report; must not wait for anything."""
+
     async def load(self, model: ModelName) -> Result:
         """Make a model resident; clears its cool-down."""
 

@@ -75,6 +75,7 @@ so. Keys with “Restart to change it” are read when the daemon starts.
 * a name or alias that stands for two models; a program, or weights, that this machine does not have
 * a model that can never be placed: more GPUs or memory than the node has, or more GPUs than the pins leave
 * pins that need more GPUs together than there are, or than `max_pinned_gpus` allows
+* `on_thrash: pin` without `max_pinned_gpus`
 * keys about GPUs beside `devices.virtual`; a model's own `CUDA_VISIBLE_DEVICES` where devices are not virtual
 * a port written into two places; `engine: command` without `{port}` in its command; a placeholder that does not exist
 * an address beyond loopback in `http.listen` without `auth: none` beside it

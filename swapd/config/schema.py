@@ -16,7 +16,7 @@ from swapd.config import fields, units
 from swapd.config.devices import Devices, DevicesOrAuto
 from swapd.config.model import Model
 from swapd.config.section import Section
-from swapd.core.catalog import Mode, PolicyName
+from swapd.core.catalog import Mode, OnThrash, PolicyName
 from swapd.core.ids import SECOND, Bytes, Duration
 
 _MIB = 1 << 20
@@ -136,6 +136,11 @@ class Scheduling(Section):
 
     max_pinned_gpus: fields.CountOrNull = None
     """Most GPUs that pinned models may take together. No limit by default; a warning is given above a quarter."""
+
+    on_thrash: OnThrash = OnThrash.REPORT
+    """What to do about a model that thrashes: `report` says so, and what would help (`swapd report`); `pin` also pins
+    it, within `max_pinned_gpus`, which must then be set, until its demand is gone. `report` by default, because a pin
+    takes room from all other models, and that is the operator's decision. An operator's unpin counts over it."""
 
 
 class Defaults(Section):

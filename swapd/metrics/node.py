@@ -93,10 +93,9 @@ def _promotions(now: Now) -> Samples:
 
 def _tiers(now: Now) -> Samples:
     return {
-        (model.model, tier.value): float(model.week.tier is tier)
+        (model.model, model.week.tier.value): 1.0
         for model in now.view.models
         if model.configured and model.week is not None
-        for tier in Tier
     }
 
 
@@ -136,12 +135,8 @@ NODE_METRICS: Mapping[str, Callable[[Now], Samples]] = {
     "swapd_model_week_requests_per_hour": _per_model(
         lambda model: None if model.week is None else model.week.requests_per_hour
     ),
-    "swapd_model_week_p99_requests_per_hour": _per_model(
-        lambda model: None if model.week is None else model.week.p99_per_hour
-    ),
     "swapd_model_loading_gpu_seconds_total": _loading,
-    "swapd_model_load_wait_seconds_total": _per_model(lambda model: model.totals.waited_seconds),
-    "swapd_model_thrash_pinned": _per_model(lambda model: float(model.pinned_by is PinnedBy.ON_THRASH)),
+    "swapd_model_thrash_pinned": _per_model(lambda model: 1.0 if model.pinned_by is PinnedBy.ON_THRASH else None),
     "swapd_model_declared_bytes": _per_model(lambda model: model.declared_bytes),
     "swapd_model_measured_bytes": _per_model(lambda model: model.measured_bytes),
     **GPU_METRICS,

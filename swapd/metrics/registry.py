@@ -2,7 +2,7 @@
 
 Rules: base units with the unit last in the name, counters end in ``_total``, ratios are 0–1. The label ``model`` takes
 configured names only; whatever else a client sends is ``__unknown__``. Only the load duration is a histogram per model:
-50 models on eight GPUs make some 3,000 series. The defaults of the client library (``process_*``, ``python_*``) come
+50 models on eight GPUs make some 3,300 series. The defaults of the client library (``process_*``, ``python_*``) come
 on top.
 """
 
@@ -90,29 +90,23 @@ _VIABILITY: Final = (
     gauge(
         "swapd_model_tier",
         ("model", "tier"),
-        "1 for the tier that a week of hourly counts makes of the model, 0 for the others; absent before it is known.",
+        "Always 1; the label says which tier a week of hourly counts makes of the model. Absent before that is known.",
     ),
     gauge(
         "swapd_model_week_requests_per_hour",
         ("model",),
         "Mean requests per hour over the hours of the last week in which the model was observed; absent before.",
     ),
-    gauge(
-        "swapd_model_week_p99_requests_per_hour",
-        ("model",),
-        "Requests in the busiest hour of that week but for the busiest hundredth; absent before.",
-    ),
     counter(
         "swapd_model_loading_gpu_seconds_total",
         ("model", "kind"),
         "GPU-seconds of loading that the model has caused: own, its loads; charged, reloads of models it had evicted.",
     ),
-    counter(
-        "swapd_model_load_wait_seconds_total",
+    gauge(
+        "swapd_model_thrash_pinned",
         ("model",),
-        "Seconds that the model's requests have waited because it had to be loaded, refused ones included.",
+        "1 while the node has pinned the model because it thrashed; absent otherwise.",
     ),
-    gauge("swapd_model_thrash_pinned", ("model",), "1 when the node has pinned the model because it thrashed."),
     counter(
         "swapd_thrash_pins_total",
         ("model", "action"),
