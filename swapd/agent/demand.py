@@ -6,13 +6,13 @@ crash can lose is the last minute. Stock is also taken when an hour of the wall 
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from swapd.core.accounts import HOUR_S, Costs
+from swapd.core.accounts import HOUR_S
 from swapd.core.events import DemandKnown, Event, WeekKnown
-from swapd.core.ids import Instant, ModelName
+from swapd.core.ids import Instant
 from swapd.core.view import NodeView
 from swapd.history.store import History
 
@@ -46,7 +46,8 @@ class Stocktaking:
         self._begun = False
         self._count = 0
         self._hour = 0
-        self._totals: Mapping[ModelName, Costs] = {}
+        #: what the last record was about
+        self._told: list[tuple[object, ...]] = []
 
     def begin(self) -> None:
         """Tell the core what earlier runs have left, and begin to count."""
@@ -72,15 +73,18 @@ class Stocktaking:
     def take(self) -> None:
         """Take stock now."""
         view = self._view()
-        totals = {model.model: model.totals for model in view.models if model.configured}
-        self._history.observe_demand(totals, self._now())
+        models = [model for model in view.models if model.configured]
+        self._history.observe_demand({model.model: model.totals for model in models}, self._now())
         self._count += 1
         hour = int(self._wall() // HOUR_S)
         if hour != self._hour or self._count % WEIGHED_EVERY == 0:
             self._hour = hour
             self._weigh(view)
-        if totals != self._totals:
-            self._totals = totals
+        told: list[tuple[object, ...]] = [
+            (model.model, model.totals, model.verdict, model.pinned_by) for model in models
+        ]
+        if told != self._told:
+            self._told = told
             self._history.record_demand(self._record())
 
     def end(self) -> None:

@@ -8,11 +8,12 @@
 * What it saves is at most what its loads cost now, its own and the reloads of those it evicted: with its GPUs gone, the
   others may evict each other more often.
 
-Models are ranked by the GPU-seconds of loading they have caused in the observed week and since the daemon's start.
+Models are ranked by the GPU-seconds of loading they have caused in the observed week and since the daemon's start. All
+pins that are advised fit the node together: they are given out by rank, but first to those that have them already.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from swapd.core.accounts import NO_COSTS, Costs
@@ -31,7 +32,7 @@ class Pool:
     """What the models of a node share."""
 
     gpus: int
-    #: GPUs that pinned models take, those pinned by ``on_thrash`` left out
+    #: GPUs that pins take: those for good, and those advised so far
     pinned_gpus: int
     #: GPUs that may be pinned
     most_pinned: int
@@ -47,6 +48,11 @@ class Pool:
         most = gpus // PINNED_SHARE if view.max_pinned_gpus is None else view.max_pinned_gpus
         swapped = sorted((-model.gpus, model.model) for model in models if not _settled(model))
         return cls(gpus, pinned, most, tuple((-count, name) for count, name in swapped))
+
+    def with_pin(self, model: ModelView) -> "Pool":
+        """Return the pool as it would be with one more pin."""
+        swapped = tuple(one for one in self.swapped if one[1] != model.model)
+        return replace(self, pinned_gpus=self.pinned_gpus + model.gpus, swapped=swapped)
 
     def stranded(self, model: ModelView) -> tuple[ModelName, ...]:
         """Return the models for which no GPUs would be left beside the pins, if this one were pinned."""
@@ -77,19 +83,32 @@ class Advice:
 
     @property
     def caused_gpu_seconds(self) -> float:
-        """What it is ranked by: GPU-seconds of loading in the observed week, or since the start if that is more.
-
-        The counts of the week are weighed from time to time; what came after stands in the totals first.
-        """
-        week = NO_COSTS if self.model.week is None else self.model.week.costs
-        return max(week.caused_gpu_seconds, self.model.totals.caused_gpu_seconds)
+        """GPU-seconds of loading that it has caused."""
+        return caused(self.model)
 
 
 def report(view: NodeView) -> tuple[Advice, ...]:
     """Return the advice on every configured model, the costliest first."""
-    pool = Pool.of(view)
-    advice = [advise(model, pool) for model in view.models if model.configured]
+    pool, advice = Pool.of(view), []
+    for model in sorted((model for model in view.models if model.configured), key=_turn):
+        advice.append(advise(model, pool))
+        if advice[-1].move is Move.PIN:
+            pool = pool.with_pin(model)
     return tuple(sorted(advice, key=lambda one: (-one.caused_gpu_seconds, one.model.model)))
+
+
+def _turn(model: ModelView) -> tuple[bool, bool, float, ModelName]:
+    """Return in which order pins are given out."""
+    return model.pinned_by is not PinnedBy.ON_THRASH, model.move is not Move.PIN, -caused(model), model.model
+
+
+def caused(model: ModelView) -> float:
+    """Return what it is ranked by: GPU-seconds of loading in the observed week, or since the start if that is more.
+
+    The counts of the week are weighed from time to time; what came after stands in the totals first.
+    """
+    week = NO_COSTS if model.week is None else model.week.costs
+    return max(week.caused_gpu_seconds, model.totals.caused_gpu_seconds)
 
 
 def advise(model: ModelView, pool: Pool) -> Advice:
@@ -151,13 +170,13 @@ def _partner(model: ModelView) -> str:
 
 
 def _victims(model: ModelView) -> str:
-    return f", and spares {_names(name for name, _ in model.evicts)}" if model.evicts else ""
+    return f", and it evicts {_names(name for name, _ in model.evicts)} no more" if model.evicts else ""
 
 
 def _why_not(model: ModelView, pool: Pool) -> str:
     stranded = pool.stranded(model)
     if pool.pinned_gpus + model.gpus > pool.most_pinned:
-        return f" ({pool.pinned_gpus} are pinned, {pool.most_pinned} may be)"
+        return f" (pins take {pool.pinned_gpus} of the {pool.most_pinned} that may be pinned)"
     return f" (no room would be left for {_names(stranded)})"
 
 

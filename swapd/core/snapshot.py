@@ -81,6 +81,7 @@ def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView
         hourly=demand.hourly(at),
         evicts=tuple(item for item in demand.account.collateral(at) if item[0] in node.models),
         week=model.week,
+        move=model.move,
         consecutive_failures=model.failures,
         cooling_until=_ahead(model.cooling_until, at),
         last_error=model.last_error,

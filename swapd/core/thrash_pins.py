@@ -72,7 +72,9 @@ def _try(node: Node, model: Model) -> None:
     node.load.watch(model.name, node.at)
     partner = f" with {model.demand.partner}" if model.demand.partner else ""
     taken, most = pinned_gpus(node), node.settings.max_pinned_gpus
-    detail = f"{model.name} thrashes{partner} and is pinned now; {taken} of at most {most} GPUs are pinned"
+    detail = (
+        f"{model.name} thrashes{partner} and is pinned now; pins take {taken} of at most {number(most or 0, 'GPU')}"
+    )
     _say(node, model, ThrashPin.PINNED, f"{detail}, swapd unpin {model.name} takes it back")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from swapd.core.accounts import Costs
 from swapd.core.catalog import Mode, OnThrash, Priority
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
-from swapd.core.reasons import PinnedBy, Stage, State, Verdict, WaitingFor
+from swapd.core.reasons import Move, PinnedBy, Stage, State, Verdict, WaitingFor
 from swapd.core.tiers import Week
 from swapd.core.topology import GpuHealth, NodeTopology
 
@@ -70,6 +70,8 @@ class ModelView:
     evicts: tuple[tuple[ModelName, float], ...]
     #: what the hourly counts of a week say; ``None``: not told yet
     week: Week | None
+    #: where it had better be, as last said
+    move: Move
     consecutive_failures: int
     #: not tried again before this; ``None``: no cool-down
     cooling_until: Instant | None

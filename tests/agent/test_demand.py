@@ -9,6 +9,7 @@ from swapd.agent.demand import EVERY_S, WEIGHED_EVERY, Stocktaking
 from swapd.core.accounts import Costs
 from swapd.core.events import DemandKnown, Event, WeekKnown
 from swapd.core.ids import SECOND, Duration, Instant, ModelName
+from swapd.core.reasons import PinnedBy
 from swapd.history.store import History
 from tests.fakes.node_views import model_view, node_view
 
@@ -23,14 +24,16 @@ class Run:
         self.facts: list[Event] = []
         self.now_s = 0.0
         self.requests = 0
+        self.pinned_by: PinnedBy | None = None
         self.stock = Stocktaking(
             history,
             post=self.facts.append,
             now=lambda: Instant(round(self.now_s * SECOND)),
             view=lambda: node_view(
-                model_view("m01", totals=Costs(self.requests)), model_view("leaving", configured=False)
+                model_view("m01", totals=Costs(self.requests), pinned_by=self.pinned_by),
+                model_view("leaving", configured=False),
             ),
-            record=lambda: DemandKnown(Instant(1), {}, Duration(2), float(self.requests)),
+            record=lambda: DemandKnown(Instant(1), {}, Duration(2), self.requests + 0.5 * bool(self.pinned_by)),
             wall=wall,
         )
 
@@ -91,7 +94,8 @@ async def test_the_next_run_is_told_what_this_one_has_left(tmp_path: Path) -> No
     run.stock.begin()
     run.requests = 7
     run.stock.take()
-    run.stock.end()  # nothing new: the record of before stays
+    run.pinned_by = PinnedBy.ON_THRASH
+    run.stock.end()
     await first.aclose()
     wall.time_s += 90
     second = await opened(tmp_path, wall)
@@ -99,7 +103,7 @@ async def test_the_next_run_is_told_what_this_one_has_left(tmp_path: Path) -> No
     again.now_s = 5
     again.stock.begin()
     told, week = again.facts
-    assert told == DemandKnown(Instant(5 * SECOND), {}, Duration(2), 7.0, away=Duration(90 * SECOND))
+    assert told == DemandKnown(Instant(5 * SECOND), {}, Duration(2), 7.5, away=Duration(90 * SECOND))
     assert isinstance(week, WeekKnown)
     assert week.weeks[M01].costs.requests == 0  # seven requests in no observed time are no rate
     await second.aclose()

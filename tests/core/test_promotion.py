@@ -41,7 +41,7 @@ def test_a_thrashing_model_that_the_node_can_spare_a_gpu_for_is_to_be_pinned() -
     model = thrashing(partner=ModelName("u"), evicts=((ModelName("u"), 600.0),))
     sentence = (
         "t thrashes with u: swapd pin t takes 1 of 8 GPUs and saves up to 3000 GPU-seconds of loading an hour and "
-        "30.0 s of waiting per request, and spares u"
+        "30.0 s of waiting per request, and it evicts u no more"
     )
     assert advice(node(model, model_view("u"))) == (Move.PIN, Tier.WARM, sentence)
     (found, _) = report(node(model, model_view("u")))
@@ -51,8 +51,12 @@ def test_a_thrashing_model_that_the_node_can_spare_a_gpu_for_is_to_be_pinned() -
 @pytest.mark.parametrize(
     ("others", "changes", "why"),
     [
-        ([model_view("p", gpus=2, pinned=True)], {}, "the node cannot spare 1 of 8 GPUs (2 are pinned, 2 may be)"),
-        ([], {"max_pinned_gpus": 0}, "the node cannot spare 1 of 8 GPUs (0 are pinned, 0 may be)"),
+        (
+            [model_view("p", gpus=2, pinned=True)],
+            {},
+            "the node cannot spare 1 of 8 GPUs (pins take 2 of the 2 that may be pinned)",
+        ),
+        ([], {"max_pinned_gpus": 0}, "the node cannot spare 1 of 8 GPUs (pins take 0 of the 0 that may be pinned)"),
         (
             [model_view(name, gpus=8) for name in ("v", "w", "x", "y")],
             {},
@@ -154,3 +158,23 @@ def test_waits_for_loads_are_charged_to_the_model_that_had_to_be_loaded() -> Non
     world.run(200)
     assert world.model("a").totals == Costs(3, 1, 40, 0, 70)
     assert world.model("a").hourly.wait_per_request == pytest.approx(70 / 3, rel=0.05)
+
+
+def test_pins_that_are_advised_fit_the_node_together_and_do_not_go_to_and_fro() -> None:
+    def moves(**last: Move) -> dict[str, Move]:
+        models = [
+            thrashing(name, totals=Costs(own_gpu_seconds=cost), move=last.get(name, Move.STAY))
+            for name, cost in (("a", 10), ("b", 30), ("c", 20), ("d", 40))
+        ]
+        return {str(one.model.model): one.move for one in report(node(*models))}
+
+    pin, dedicated = Move.PIN, Move.DEDICATED
+    assert moves() == {"d": pin, "b": pin, "c": dedicated, "a": dedicated}
+    assert moves(c=pin, b=pin, d=dedicated) == {"d": dedicated, "b": pin, "c": pin, "a": dedicated}
+
+
+def test_a_pin_of_on_thrash_has_its_gpus_before_all_others() -> None:
+    makeshift = thrashing("a", pinned_by=PinnedBy.ON_THRASH)
+    others = [thrashing(name, totals=Costs(own_gpu_seconds=9e9)) for name in "bc"]
+    moves = {str(one.model.model): one.move for one in report(node(makeshift, *others))}
+    assert moves == {"a": Move.PIN, "b": Move.PIN, "c": Move.DEDICATED}

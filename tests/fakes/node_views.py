@@ -5,7 +5,7 @@ from typing import Any
 from swapd.core.accounts import Costs
 from swapd.core.catalog import Mode, OnThrash, Priority
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
-from swapd.core.reasons import PinnedBy, State, Verdict
+from swapd.core.reasons import Move, PinnedBy, State, Verdict
 from swapd.core.topology import Gpu, GpuHealth, NodeTopology
 from swapd.core.view import FreeView, GpuView, InstanceView, ModelView, NodeView
 
@@ -56,6 +56,7 @@ def model_view(name: str, *, pinned: bool = False, **changes: Any) -> ModelView:
         "hourly": Costs(),
         "evicts": (),
         "week": None,
+        "move": Move.STAY,
         "consecutive_failures": 0,
         "cooling_until": None,
         "last_error": "",
