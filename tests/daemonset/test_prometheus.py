@@ -56,8 +56,7 @@ def expressions() -> Iterator[tuple[str, str]]:
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
             yield variable["name"], variable["query"]["query"]
-    for page, query in queries_of_the_docs():
-        yield page, query
+    yield from queries_of_the_docs()
 
 
 def queries_of_the_docs() -> Iterator[tuple[str, str]]:
