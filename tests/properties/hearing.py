@@ -75,6 +75,7 @@ def hear(books: Books, event: Event) -> None:
         case CatalogChanged():
             books.catalog = event.catalog
             books.operator_pins = {m: pin for m, pin in books.operator_pins.items() if m in event.catalog.models}
+            books.thrash_pins = books.thrash_pins.intersection(event.catalog.models)
             books.failed_at.clear()
             books.cooling_until.clear()
         case LoadTimesKnown():
@@ -89,6 +90,7 @@ def hear(books: Books, event: Event) -> None:
         case PinOrdered():
             if event.model in books.catalog.models:
                 books.operator_pins[event.model] = event.pinned
+                books.thrash_pins.discard(event.model)
             _order(books, event.at, event.request, OperatorOrder(event.at, "pin", event.model))
         case NodeDrainOrdered():
             books.draining = True
