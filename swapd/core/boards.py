@@ -76,11 +76,15 @@ class Boards:
     def choose(self, size: int, free: int, *, use: NvlinkUse) -> GpuSet:
         """Return the set of ``size`` GPUs within ``free`` for a model; none if there is none.
 
-        ``PREFERRED``: the best class that fits, in it the set that leaves the most. ``REQUIRED``: the same, with a ring
-        (one GPU needs none). ``IGNORE``: the set that leaves the most.
+        ``PREFERRED``: the best class that fits, in it the set that leaves the most. ``REQUIRED``: the same, with a
+        ring. ``IGNORE``: the set that leaves the most. A single GPU is chosen in the same way for all.
         """
+        if free.bit_count() < size:
+            return NO_GPUS
+        if size == 1:
+            use = NvlinkUse.PREFERRED
         if self._wiring.flat:
-            return NO_GPUS if use is NvlinkUse.REQUIRED and size > 1 else lowest(size, free & self._every)
+            return NO_GPUS if use is NvlinkUse.REQUIRED else lowest(size, free & self._every)
         found = self._on_a_board(size, free, use)
         if not found and len(self._boards) > 1:
             return self._spans.choose(size, free & self._every, self.sets(size), use)
@@ -94,6 +98,8 @@ class Boards:
         ``owner``: by GPU, the models on it as a mask; ``cost``: by model, what losing it costs; ``blocked``: GPUs that
         cannot be had. Of equal costs the best class wins, for ``IGNORE`` the worst one.
         """
+        if size == 1:
+            use = NvlinkUse.PREFERRED
         now = occupancy(owner, cost, blocked)
         if len(self._boards) == 1:
             best = cheapest(self._boards[0], size, now, use)
@@ -129,7 +135,7 @@ class Boards:
         best_key: tuple[object, ...] = ()
         for board in self._boards:
             found = board.least(size, free) if ignore else board.best(size, free)
-            if found is None or (use is NvlinkUse.REQUIRED and size > 1 and not found.quality.linked):
+            if found is None or (use is NvlinkUse.REQUIRED and not found.quality.linked):
                 continue
             if len(self._boards) == 1:
                 return found.gpus

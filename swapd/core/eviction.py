@@ -96,9 +96,7 @@ def find(node: Node, need: Need, avail: GpuSet, costs: Mapping[InstanceId, float
             waiting |= found.waits << index
     if usable.bit_count() < need.gpus:
         return None
-    missing, host_waits = 0, False
-    if need.host_bytes and node.topology.host_bytes is not None:
-        missing, host_waits = lacking(node, need), is_short(node, need.host_bytes)
+    missing, host_waits = (lacking(node, need), is_short(node, need.host_bytes)) if need.host_bytes else (0, False)
     if missing <= 0:
         gpus = _free_set(node, need, clear)
         if gpus:

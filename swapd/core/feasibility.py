@@ -10,16 +10,18 @@ as it is has ``no_capacity``.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from swapd.core.devices import RETRY_AFTER, trouble
+from swapd.core.host_memory import given_up
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId
 from swapd.core.node import Node
 from swapd.core.placement import option, suited
 from swapd.core.reasons import Rejection, State
 from swapd.core.sentences import size
 from swapd.core.state import Instance, Model, Need
+from swapd.core.topology import NodeTopology
 from swapd.core.unplaceable import obstacle, wanted
 
 #: when to ask again for what a lost GPU or a foreign process stands in the way of
@@ -45,7 +47,7 @@ def infeasible(node: Node, model: Model) -> Infeasible | None:
     if _has_room(node, need, _leaving(node, pinned=False)):
         return None
     wants = wanted(model.spec, need)
-    found = obstacle(node.topology, node.boards, need, require_fabric=node.settings.require_fabric)
+    found = obstacle(_as_read(node), node.boards, need, require_fabric=node.settings.require_fabric)
     if found is not None:
         retry_after = LATER if found.passing else None
         return _no_capacity(f"{wants}; {found.detail}", retry_after, permanent=not found.passing)
@@ -61,6 +63,12 @@ def infeasible(node: Node, model: Model) -> Infeasible | None:
     unpinned = any(not i.model.pinned for i in _movable(node))
     reason = Rejection.NO_CAPACITY if unpinned else Rejection.ALL_PINNED
     return Infeasible(reason, detail, None, permanent=False)
+
+
+def _as_read(node: Node) -> NodeTopology:
+    """Return the topology with the memory that the driver's last word gives the GPUs."""
+    gpus = tuple(replace(record.gpu, memory_bytes=record.memory_bytes) for record in node.gpus)
+    return replace(node.topology, gpus=gpus)
 
 
 def _no_capacity(detail: str, retry_after: Duration | None, *, permanent: bool = False) -> Infeasible:
@@ -86,8 +94,8 @@ def _has_room(node: Node, need: Need, leaving: Mapping[InstanceId, float]) -> bo
     most = node.topology.host_bytes
     if most is None or not need.host_bytes:
         return True
-    staying = sum(i.host_bytes for i in node.instances.values() if i.id not in leaving)
-    return staying + need.host_bytes <= most
+    stays = (i for i in node.instances.values() if i.id not in leaving and i.state is not State.UNLOADING)
+    return given_up(stays) + need.host_bytes <= most
 
 
 def _foreign(node: Node, need: Need) -> str:

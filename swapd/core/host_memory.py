@@ -17,11 +17,9 @@ from swapd.core.state import Instance, Need
 
 
 def lacking(node: Node, need: Need) -> int:
-    """Return how much must be given up before a model can be booked, bytes; 0 or less: nothing."""
+    """Return how much must be given up before a model that wants some can be booked, bytes; 0 or less: nothing."""
     most = node.topology.host_bytes
-    if most is None or not need.host_bytes:
-        return 0
-    return promised(node) + need.host_bytes - most
+    return 0 if most is None else promised(node) + need.host_bytes - most
 
 
 def promised(node: Node) -> int:
@@ -37,7 +35,7 @@ def held(node: Node) -> int:
 def is_short(node: Node, host_bytes: int) -> bool:
     """Say whether as much is not there right now, on top of what is held."""
     most = node.topology.host_bytes
-    return most is not None and host_bytes > 0 and held(node) + host_bytes > most
+    return host_bytes > 0 and most is not None and held(node) + host_bytes > most
 
 
 def given_up(leaving: Iterable[Instance]) -> int:

@@ -85,10 +85,9 @@ def host_memory_is_never_overbooked(node: Node) -> None:
     most = node.topology.host_bytes
     if most is None:
         return
-    for which, total in (("held", held(node)), ("promised", promised(node))):
-        decided = [
-            i for i in node.instances.values() if i.host_bytes and (_booked_now(node, i) or _started_now(node, i))
-        ]
+    owners = [instance for instance in node.instances.values() if instance.host_bytes]
+    started, booked = any(_started_now(node, i) for i in owners), any(_booked_now(node, i) for i in owners)
+    for which, total, decided in (("held", held(node), started), ("promised", promised(node), booked)):
         _law(node, "host_memory_is_never_overbooked", f"{total} bytes {which}", holds=total <= most or not decided)
 
 
@@ -118,8 +117,8 @@ def starts_are_confirmed(node: Node) -> None:
 
 
 def _shows(gpu: GpuRecord, instance: Instance) -> bool:
-    free = gpu.free_bytes
-    return free is not None and free + gpu.lingering_bytes >= instance.bytes_per_gpu
+    free = gpu.startable_bytes
+    return free is not None and free >= instance.bytes_per_gpu
 
 
 def _booked_now(node: Node, instance: Instance) -> bool:

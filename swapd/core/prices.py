@@ -49,7 +49,7 @@ def occupancy(owner: Sequence[int], cost: Sequence[float], blocked: int) -> Occu
     price = {models: cost[models.bit_length() - 1] for models in owner if models}
     mixed = False
     groups = [models for models in price if models & (models - 1)]
-    if groups:  # single models cannot be neither equal nor apart
+    if groups:  # the masks of one model each are equal or apart anyway
         price |= {models: sum(cost[model] for model in gpu_indices(GpuSet(models))) for models in groups}
         mixed = sum(price).bit_count() != sum(map(int.bit_count, price))
     price[0] = 0
@@ -88,7 +88,7 @@ def least_of(prices: Iterable[float], size: int) -> float:
 
 def cheapest(board: Board, size: int, now: Occupancy, use: NvlinkUse) -> Taking | None:
     """Return the cheapest set on a board; ``None``: each has a blocked GPU, or there is none of use."""
-    classes = useful(board.classes(size), size, use)
+    classes = useful(board.classes(size), use)
     if now.mixed:
         return _walk_mixed(classes, now)
     if now.several:
@@ -97,11 +97,11 @@ def cheapest(board: Board, size: int, now: Occupancy, use: NvlinkUse) -> Taking 
     return _walk(classes, _sums(*alone[:HALF]), _sums(*alone[HALF:]))
 
 
-def useful(classes: Sequence[SetClass], size: int, use: NvlinkUse) -> Sequence[SetClass]:
+def useful(classes: Sequence[SetClass], use: NvlinkUse) -> Sequence[SetClass]:
     """Return the classes a model may have, those to be taken first at equal costs first."""
     if use is NvlinkUse.IGNORE:
         return classes[::-1]
-    if use is NvlinkUse.REQUIRED and size > 1:
+    if use is NvlinkUse.REQUIRED:
         return [found for found in classes if found.quality.linked]
     return classes
 

@@ -91,6 +91,7 @@ def _move_on(node: Node, instance: Instance) -> None:
                 forget(node, instance, Cause.UNWANTED, "nobody waits for it any more")
             elif instance.step < node.step and not holds(node.on(instance.gpus), instance):
                 forget(node, instance, Cause.ROOM_LOST, "the memory booked for it cannot be had any more")
+                node.recheck = True
             else:
                 gate.begin(node, instance)
         case State.DRAINING:

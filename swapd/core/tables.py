@@ -8,7 +8,7 @@ Rules that hold here:
 * Sets are masks of the whole node, and only sets of one product exist. The caller's masks may contain GPUs of other
   boards.
 * The worth of a rest (``phi``) is compared by: how many sets of the best class it holds, of the largest size first;
-  then the links its GPUs have; then its whole index-aligned blocks of 8, 4 and 2.
+  then the links its GPUs have; then its whole index-aligned blocks of 4 and 2.
 * Equal input, equal answer: the lowest mask wins every tie.
 * Which GPUs are free is the caller's knowledge. The decision is about whole GPUs.
 """
@@ -135,14 +135,14 @@ class Board:
             worths = [worth << _FIELD_BITS | pack for worth, pack in zip(worths, packs, strict=True)]
         links = [sum(self._wiring.links[gpu]) for gpu in self.gpus]
         return [
-            (pack << _LINK_BITS | sum(links[place] for place in _bits(mask))) << 3 * _FIELD_BITS | self._aligned(mask)
+            (pack << _LINK_BITS | sum(links[place] for place in _bits(mask))) << 2 * _FIELD_BITS | self._aligned(mask)
             for mask, pack in enumerate(worths)
         ]
 
     def _aligned(self, mask: int) -> int:
-        """Return the numbers of whole index-aligned blocks of 8, 4 and 2 places, as one number."""
+        """Return the numbers of whole index-aligned blocks of 4 and of 2 places, as one number."""
         aligned = 0
-        for size in (8, 4, 2):
+        for size in (4, 2):
             block = (1 << size) - 1
             whole = sum(mask >> start & block == block for start in range(0, len(self.gpus), size))
             aligned = aligned << _FIELD_BITS | whole

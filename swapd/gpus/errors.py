@@ -64,6 +64,10 @@ class NoGpuError(NvmlError):
     """Library and driver are there and know of no GPU."""
 
 
+class UninitializedError(NvmlError):
+    """There was no ``init``, or it is shut down."""
+
+
 class DriverNotLoadedError(NvmlError):
     """The library is there, the kernel driver is not."""
 
@@ -82,6 +86,7 @@ class DriverError(Exception):
 
 
 BY_CODE: Final[dict[int, type[NvmlError]]] = {
+    1: UninitializedError,
     2: InvalidArgumentError,
     3: NotSupportedError,
     4: NoPermissionError,

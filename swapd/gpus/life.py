@@ -16,7 +16,7 @@ import structlog
 from swapd.aio.backoff import Backoff
 from swapd.core.ids import SECOND
 from swapd.core.topology import DriverState
-from swapd.gpus.errors import DriverError, NvmlError
+from swapd.gpus.errors import DriverError, NvmlError, UninitializedError
 from swapd.gpus.line import Line
 from swapd.gpus.nvml import Nvml
 from swapd.gpus.rounds import Rounds
@@ -39,9 +39,9 @@ class Life:
         #: tries to begin since the driver was last good for a while
         self._tries = 0
         #: NVML counts an Init that was not shut down
-        self._begun = False
+        self.begun = False
         self._wanted = True
-        #: NVML is shut down because it is not wanted
+        #: it is not wanted, and NVML is shut down unless it refused (``begun``)
         self.let_go = asyncio.Event()
         #: the last try to begin has ended
         self.tried = asyncio.Event()
@@ -74,12 +74,16 @@ class Life:
                 self._tries += 1
 
     async def _turn(self) -> None:
-        """Live until NVML has failed or could not be begun, or an operator has had the GPUs."""
+        """Live until NVML has failed or could not be begun, or an operator wants the GPUs or something of them."""
         if not self._wanted:
-            self._standing.be(DriverState.RELEASED)
+            self._rounds.hush()
+            await self._close()
+            if not self.begun:
+                self._standing.be(DriverState.RELEASED)
             self.let_go.set()
-            while not self._wanted:
-                await self._rounds.sleep(None)
+            await self._rounds.sleep(None)
+            if not self._wanted:
+                return
             self._standing.be(DriverState.STARTING)
         if await self._open():
             await self._serve()
@@ -105,26 +109,19 @@ class Life:
                 self._tries = 0
 
     def _begin(self) -> None:
-        self._nvml.init()
-        self._begun = True
+        if not self.begun:
+            self._nvml.init()
+            self.begun = True
 
     async def _close(self) -> None:
-        if self._begun:
-            await self._line.wait(self._rounds.end(), deadline=self._deadline)
-            self._begun = False
-            try:
-                await self._line.ask(self._nvml.shutdown, deadline=self._deadline)
-            except NvmlError as error:
-                _log.warning("nvml_not_shut_down", error=str(error))
-
-    async def aclose(self) -> None:
-        """Shut NVML down once the task has ended, unless a call has not returned: then the process takes it along."""
-        limit = self._deadline / SECOND
-        if self._begun and not self._line.busy:
-            try:
-                async with asyncio.timeout(limit):
-                    await self._close()
-            except TimeoutError:
-                _log.warning("nvml_not_shut_down", error="it did not answer in time")
-        if not await self._line.aclose(timeout=0 if self._line.busy else limit):
-            _log.warning("nvml_left_hanging")
+        """Shut NVML down; one that refuses stays begun, because another Init would be counted on top."""
+        if not self.begun:
+            return
+        await self._line.wait(self._rounds.end(), deadline=self._deadline)
+        try:
+            await self._line.ask(self._nvml.shutdown, deadline=self._deadline)
+        except NvmlError as error:
+            _log.warning("nvml_not_shut_down", error=str(error))
+            self.begun = not isinstance(error, UninitializedError)
+        else:
+            self.begun = False

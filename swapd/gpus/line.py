@@ -23,11 +23,6 @@ class Line:
         self._thread = OneThread("nvml", max_queued=1)
         self._busy = False
 
-    @property
-    def busy(self) -> bool:
-        """Whether a call has not returned, also when nobody waits for it any more."""
-        return self._busy
-
     async def ask(self, function: Callable[[], T], *, deadline: Duration) -> T:
         """Return what ``function`` returns or raise what it raises, however long it takes."""
         assert not self._busy, "a second question while the first is unanswered"
@@ -59,5 +54,5 @@ class Line:
                 self._late(False)  # noqa: FBT003
 
     async def aclose(self, *, timeout: float) -> bool:  # noqa: ASYNC109 - the deadline is the point
-        """End the thread; ``False``: a call still has not returned, and the thread ends with the process."""
+        """End the thread; ``False``: a call has not returned, and the thread ends with the process."""
         return await self._thread.aclose(timeout=timeout)

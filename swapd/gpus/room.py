@@ -15,7 +15,7 @@ import structlog
 
 from swapd.aio.supervise import Tasks
 from swapd.core.events import Event
-from swapd.core.ids import InstanceId, Instant
+from swapd.core.ids import SECOND, InstanceId, Instant
 from swapd.core.topology import DriverState, NodeTopology
 from swapd.gpus.driver import Errors
 from swapd.gpus.life import Life
@@ -60,7 +60,7 @@ class Gpus:
         self._picture = Picture(settings, post=post, now=now)
         self._orders = MemoryOrders(post=post, now=now, deadline=settings.poll_deadline)
         self._standing = Standing(patience=settings.patience, now=now, publish=self._publish)
-        line = Line(late=self._late)
+        self._line = line = Line(late=self._late)
         memory = Memory(owners if settings.trust_pids else None)
         parts = Parts(settings, now, nvml, line, self._standing, self._picture, memory, self._orders)
         self._rounds = Rounds(parts)
@@ -70,6 +70,7 @@ class Gpus:
         self._most_seen = settings.most_seen
         #: a call to NVML is overdue
         self._hanging = asyncio.Event()
+        self._closing = False
 
     @property
     def topology(self) -> NodeTopology:
@@ -95,9 +96,10 @@ class Gpus:
         if not self._hanging.is_set():
             self._life.want(wanted=False)
             await self._first(self._life.let_go, self._hanging)
-        if not self._life.let_go.is_set():
+        if not self._life.let_go.is_set() or self._life.begun:
+            refused = self._life.let_go.is_set()
             self._life.want(wanted=True)
-            return _HANGING
+            return "NVML refused to be shut down, see the log" if refused else _HANGING
         held = device_files()
         return f"NVML is shut down, but this process still has {', '.join(held)} open: restart swapd" if held else ""
 
@@ -109,16 +111,18 @@ class Gpus:
         await self._first(self._life.tried, self._hanging)
         return self._standing.sentence
 
-    async def _first(self, *events: asyncio.Event) -> None:
+    async def _first(self, *events: asyncio.Event, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Wait for one of these; one of them comes, since every call has a deadline."""
         waits = [self._tasks.start(event.wait(), name="gpus wait") for event in events]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=timeout)
         finally:
             for wait in waits:
                 wait.cancel()
 
     def _publish(self, state: DriverState, sentence: str) -> None:
+        if self._closing:
+            return  # that nothing is asked any more is no news
         self._picture.publish(state, sentence)
         count = len(self._picture.found.gpus)
         if count > self._most_seen:
@@ -150,12 +154,20 @@ class Gpus:
         )
 
     async def aclose(self) -> None:
-        """End everything within the deadline of one call; a call that hangs is left to the end of the process."""
+        """Shut NVML down, within the deadline of one call; a call that hangs is left to the end of the process."""
+        self._closing = True
+        limit = self._settings.poll_deadline / SECOND
         if self._task is not None:
+            if self._life.wanted:
+                self._life.want(wanted=False)
+            if not self._hanging.is_set():
+                await self._first(self._life.let_go, self._hanging, timeout=limit)
             self._task.cancel()
             await asyncio.wait((self._task,))
+        self._rounds.part()
         self._orders.give_up()
-        await self._life.aclose()
+        if not await self._line.aclose(timeout=0.0 if self._hanging.is_set() else limit):
+            _log.warning("nvml_left_hanging")
 
 
 def device_files(descriptors: Path = _OWN_DESCRIPTORS) -> tuple[str, ...]:

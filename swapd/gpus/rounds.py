@@ -19,6 +19,7 @@ from functools import partial
 import structlog
 
 from swapd.core.ids import SECOND, Duration, Instant
+from swapd.core.topology import GpuHealth
 from swapd.gpus.discover import discover
 from swapd.gpus.errors import DriverError
 from swapd.gpus.line import Line
@@ -79,8 +80,13 @@ class Rounds:
 
     async def end(self) -> None:
         """Forget every handle and end the event threads, before NVML is shut down."""
-        self._parts.picture.devices = {}
+        self.part()
         await self._watches.end()
+
+    def part(self) -> None:
+        """Forget every handle and let the event threads end when they can."""
+        self._parts.picture.devices = {}
+        self._watches.tell_to_end()
 
     async def next(self) -> None:
         """Do the next thing that is due, or sleep until something is."""
@@ -102,8 +108,12 @@ class Rounds:
         self._nudge.clear()
 
     def wake(self) -> None:
-        """End the sleep."""
+        """End the sleep, or the next one."""
         self._nudge.set()
+
+    def hush(self) -> None:
+        """Forget what would end the next sleep."""
+        self._nudge.clear()
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,9 +171,12 @@ class Rounds:
             self._last_discovery = _clock()
         self.tally.discoveries += 1
         self._count = found.count
-        self._next_discovery = self._last_discovery + _s(parts.settings.discovery_period)
-        self._watches.cover(found.devices.values())
-        if not parts.picture.discovered(found):
+        lost = any(gpu.health is GpuHealth.LOST for gpu in found.topology.gpus)
+        period = parts.settings.search_period if lost else parts.settings.discovery_period
+        self._next_discovery = self._last_discovery + _s(period)
+        settled = parts.picture.discovered(found)
+        self._watches.cover(parts.picture.devices.values())
+        if not settled:
             self._look_again()
 
     # ── what calls for more ──────────────────────────────────────────────────────────────────────────────────────

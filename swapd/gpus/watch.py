@@ -44,10 +44,14 @@ class Watches:
         if wanted:
             self._watches.append(_Watch(self._nvml, wanted, self._wait, self._report))
 
-    async def end(self) -> None:
-        """End the threads; each takes one more wait at most, unless the driver hangs."""
+    def tell_to_end(self) -> None:
+        """Let the threads end when they can."""
         for watch in self._watches:
             watch.end()
+
+    async def end(self) -> None:
+        """End the threads; each takes one more wait at most, unless the driver hangs."""
+        self.tell_to_end()
         for watch in self._watches:
             await watch.ended.wait()
         self._watches.clear()

@@ -66,6 +66,10 @@ class Engine:
     release: float | None = 0.0
     #: reports progress this often while loading
     progress: float | None = None
+    #: what it really takes on each GPU once it is ready, GiB; ``None``: what is configured
+    size: float | None = None
+    #: the driver shows its memory free this long after its processes are gone; ``None``: never
+    lag: float | None = 0.0
 
 
 @dataclass
@@ -90,10 +94,19 @@ class Asked:
 class World:
     """A Scheduler and everything around it; every law is checked after every event."""
 
-    def __init__(self, specs: Iterable[ModelSpec] = (), *, gpus: int = 8, gib: float = 80, **settings: Any) -> None:
+    def __init__(
+        self,
+        specs: Iterable[ModelSpec] = (),
+        *,
+        gpus: int = 8,
+        gib: float = 80,
+        devices: NodeTopology | None = None,
+        **settings: Any,
+    ) -> None:
         self.specs = {s.name: s for s in specs}
         self.settings = SchedulingSettings(**settings)
-        self.core = Scheduler(topology(gpus, gib), Catalog(self.specs, self.settings), Instant(0))
+        self.devices = topology(gpus, gib) if devices is None else devices
+        self.core = Scheduler(self.devices, Catalog(self.specs, self.settings), Instant(0))
         self.engines: dict[str, Engine] = {s.name: Engine(load=s.load_estimate / SECOND) for s in self.specs.values()}
         self.now = Instant(0)
         self.log: list[tuple[float, Command]] = []

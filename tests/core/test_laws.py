@@ -1,16 +1,20 @@
 """Each law can be broken, and ``check`` says which one was: a guard that never barks guards nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from swapd.core.commands import Answer, Evicted, StaleFact, Transitioned
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId, seconds
 from swapd.core.laws import LawBrokenError
-from swapd.core.node import Node
+from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State, UnloadCause
 from swapd.core.state import Eviction, Instance, Phase
+from swapd.core.topology import DriverState, GpuHealth
 from tests.core.driver import World, spec
+from tests.core.gpus import LATENCY, GpuWorld, node, with_gpu
 
 
 def busy_node() -> World:
@@ -185,6 +189,115 @@ def test_a_broken_law_is_named(law: str, defect: Callable[[Node], None]) -> None
     defect(world.core._node)
     with pytest.raises(LawBrokenError, match=rf"(?s)^{law}: .*the node's story:\n.*c reserved"):
         world.core.check()
+
+
+def started_node() -> World:
+    """Stop right after a start on measured GPUs: a is ready on GPU 0, t has just begun to load on the other two."""
+    t = spec("t", 2, gib=60, load=10)
+    t = replace(t, footprint=replace(t.footprint, host_bytes=Bytes(50 << 30)))
+    world = GpuWorld([spec("a", gib=20, load=10), t], devices=node(3, host=64))
+    world.request("a", at=0)
+    world.request("t", at=20)
+    world.run(20 + LATENCY)
+    assert world.core._node.instances[InstanceId(2)].state is State.LOADING
+    return world
+
+
+def t_of(node: Node) -> Instance:
+    return node.instances[InstanceId(2)]
+
+
+def gpu_of_t(node: Node) -> GpuRecord:
+    return node.on(t_of(node).gpus)[0]
+
+
+def start_beside_others(node: Node) -> None:
+    gpu_of_t(node).foreign_bytes = Bytes(30 << 30)
+
+
+def book_beside_others(node: Node) -> None:
+    start_beside_others(node)
+    t_of(node).state = State.RESERVED
+    t_of(node).reserved_at = node.at
+
+
+def start_unread(node: Node) -> None:
+    gpu_of_t(node).taken = Instant(t_of(node).reserved_at - 1)
+
+
+def start_before_a_neighbour_settled(node: Node) -> None:
+    gpu_of_t(node).settled = node.at
+
+
+def start_into_too_little(node: Node) -> None:
+    gpu_of_t(node).free_bytes = Bytes(59 << 30)
+
+
+def start_unknown(node: Node) -> None:
+    gpu_of_t(node).free_bytes = None
+
+
+def start_beyond_the_host(node: Node) -> None:
+    t_of(node).host_bytes = Bytes(65 << 30)
+
+
+def book_beyond_the_host(node: Node) -> None:
+    start_beyond_the_host(node)
+    t_of(node).state = State.RESERVED
+    t_of(node).reserved_at = node.at
+
+
+def with_changed_gpu(node: Node, **changes: Any) -> None:
+    node.set_topology(with_gpu(node.topology, gpu_of_t(node).index, **changes))
+
+
+def start_on_a_lost_gpu(node: Node) -> None:
+    with_changed_gpu(node, health=GpuHealth.LOST)
+
+
+def mix_products(node: Node) -> None:
+    with_changed_gpu(node, name="NVIDIA A100")
+
+
+def start_on_another_kind(node: Node) -> None:
+    model = node.models[ModelName("t")]
+    model.need = model.need._replace(gpu_name="*H200*")
+
+
+def start_without_a_driver(node: Node) -> None:
+    node.set_topology(replace(node.topology, driver=DriverState.STALLED))
+
+
+@pytest.mark.parametrize(
+    ("law", "defect"),
+    [
+        ("no_overcommit", start_beside_others),
+        ("no_overcommit", book_beside_others),
+        ("starts_are_confirmed", start_unread),
+        ("starts_are_confirmed", start_before_a_neighbour_settled),
+        ("starts_are_confirmed", start_into_too_little),
+        ("starts_are_confirmed", start_unknown),
+        ("host_memory_is_never_overbooked", start_beyond_the_host),
+        ("host_memory_is_never_overbooked", book_beyond_the_host),
+        ("only_good_gpus_are_taken", start_on_a_lost_gpu),
+        ("only_good_gpus_are_taken", mix_products),
+        ("only_good_gpus_are_taken", start_on_another_kind),
+        ("only_good_gpus_are_taken", start_without_a_driver),
+    ],
+)
+def test_a_broken_law_of_devices_is_named(law: str, defect: Callable[[Node], None]) -> None:
+    world = started_node()
+    world.core.check()
+    defect(world.core._node)
+    with pytest.raises(LawBrokenError, match=rf"(?s)^{law}: "):
+        world.core.check()
+
+
+def test_engines_that_prove_larger_than_booked_break_no_law_where_that_is_measured() -> None:
+    world = started_node()
+    node = world.core._node
+    node.instances[InstanceId(1)].bytes_per_gpu = Bytes(90 << 30)
+    world.core.check()
 
 
 def test_the_node_under_test_is_in_the_middle_of_a_swap() -> None:

@@ -165,9 +165,11 @@ def test_a_reservation_whose_devices_are_lost_to_a_pin_is_made_anew_elsewhere() 
 
 
 def test_nothing_is_reserved_while_only_loads_are_in_the_way() -> None:
-    world = World([spec("a", load=200, max_wait=seconds(900)), spec("b", load=10, max_wait=seconds(900))], gpus=1)
+    models = [spec(name, gib=size, load=10, max_wait=seconds(900)) for name, size in (("b", 1), ("c", 2))]
+    world = World([spec("a", load=200, max_wait=seconds(900)), *models], gpus=1)
     world.request("a", at=0)
     b = world.request("b", at=10)
+    world.request("c", at=11)
     world.run(180)
     assert world.core.view().reservation is None
     world.run(400)

@@ -118,8 +118,8 @@ async def test_the_next_model_starts_only_when_the_driver_shows_the_memory_free(
         assert await here.ask("b") == 200
         assert not here.overcommitted()
         metrics = await here.daemon.metrics()
-        assert total(metrics, "swapd_release_wait_seconds_count", evidence="free") == 1
-        assert total(metrics, "swapd_release_wait_seconds_sum", evidence="free") > 1
+        assert total(metrics, "swapd_gpu_release_wait_seconds_count", evidence="free") == 1
+        assert total(metrics, "swapd_gpu_release_wait_seconds_sum", evidence="free") > 1
 
 
 async def test_a_lost_gpu_takes_only_its_own_model_along_and_is_used_again_once_it_is_back(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import pynvml
 
 from swapd.agent import app, daemon, gpus
 from swapd.cli import main
-from swapd.core.ids import Duration
+from swapd.core.ids import seconds
 from swapd.gpus.fake import FakeLibrary
 from swapd.gpus.fake_gpu import FakeGpu, FakeProcess, Product, gpus_of
 from swapd.gpus.fixture import parse_matrix
@@ -112,8 +112,16 @@ class LiveLibrary(FakeLibrary):
 
 if __name__ == "__main__":
     place = Path(sys.argv.pop(1))
+    quick = {
+        "poll_period": 0.2,
+        "hurry": 0.05,
+        "search_period": 0.5,
+        "retry_first": 0.1,
+        "retry_cap": 0.5,
+        "poll_deadline": 2,
+    }
     gpus.GpuSettings = functools.partial(  # type: ignore[misc, assignment]
-        gpus.GpuSettings, poll_period=Duration(200_000_000), hurry=Duration(50_000_000), retry_cap=Duration(500_000_000)
+        gpus.GpuSettings, **{name: seconds(value) for name, value in quick.items()}
     )
     app.Daemon = functools.partial(daemon.Daemon, library=LiveLibrary(place))  # type: ignore[misc, assignment]
     main()
