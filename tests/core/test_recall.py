@@ -110,3 +110,15 @@ def test_a_pin_of_on_thrash_comes_back_where_it_is_still_allowed() -> None:
     assert [(m.model, m.pinned_by) for m in core.view().models if m.pinned] == [(pinned, PinnedBy.ON_THRASH)]
     world.settings = replace(world.settings, on_thrash=OnThrash.REPORT)
     assert not any(m.pinned for m in restarted(world, away=seconds(5), gpus=2).view().models)
+
+
+def test_a_model_without_a_verdict_gets_none_and_the_word_of_this_run_counts_over_that_of_the_last() -> None:
+    quiet = World([spec("a")])
+    quiet.request("a", at=1)
+    quiet.run(100)
+    assert restarted(quiet, away=seconds(1)).next_wakeup is None
+    world = alternation()
+    again = replace(world.core.demand(), at=world.now)
+    marginal = {name: replace(known, verdict=Verdict.MARGINAL) for name, known in again.models.items()}
+    world.post(replace(again, models=marginal))
+    assert {m.verdict for m in world.core.view().models} == {Verdict.THRASHING}

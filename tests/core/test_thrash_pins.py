@@ -155,3 +155,11 @@ def test_a_model_that_leaves_the_configuration_takes_its_pin_along() -> None:
     world.reconfigure(at=210, remove=[name])
     world.run(300)
     assert name not in world.core._node.pins
+
+
+def test_a_limit_that_still_allows_the_pin_keeps_it() -> None:
+    world = turns(three_in_two_places(), 200).run(200)
+    name = pins(world)[0][0]
+    world.reconfigure(at=201, max_pinned_gpus=2)
+    world.run(202)
+    assert world.model(name).pinned_by is PinnedBy.ON_THRASH

@@ -10,13 +10,12 @@ from typing import Any, cast
 from aiohttp import web
 
 from swapd.aio.supervise import Tasks
-from swapd.core.catalog import Mode
 from swapd.core.commands import Cut, Grant, Reject
 from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import Outcome, Rejection, Stage, State, WaitingFor
 from swapd.core.topology import NodeTopology
-from swapd.core.view import FreeView, InstanceView, ModelView, NodeView
+from swapd.core.view import InstanceView, ModelView, NodeView
 from swapd.proxy.app import FrontDoor
 from swapd.proxy.gate import Gate
 from swapd.proxy.record import RequestRecord
@@ -236,23 +235,7 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
 
 def node_view(states: dict[str, State | None]) -> NodeView:
     models = tuple(model_view(model.name, states.get(model.name)) for model in MODELS)
-    return NodeView(
-        at=Instant(0),
-        mode=Mode.AUTO,
-        draining=False,
-        drained=False,
-        models=models,
-        instances=(),
-        gpus=(),
-        topology=NodeTopology(()),
-        free=FreeView(GpuSet(0), 0, GpuSet(0), GpuSet(0), (), ()),
-        host_booked_bytes=Bytes(0),
-        reservation=None,
-        loads_running=0,
-        load_fraction=0.0,
-        stale_facts=0,
-        story=(),
-    )
+    return node_views.node_view(*models, at=Instant(0), instances=(), gpus=(), topology=NodeTopology(()))
 
 
 @asynccontextmanager
