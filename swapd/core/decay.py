@@ -28,7 +28,7 @@ class Decayed:
 
     def rate(self, at: Instant, since: Instant) -> float:
         """Return the amount per second, for a sum that began at ``since``."""
-        if at <= since:
+        if at <= since or not self.value:
             return 0.0
         window_s = self.tau / SECOND * -math.expm1((since - at) / self.tau)
         return self.faded(at) / window_s
