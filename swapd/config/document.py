@@ -85,8 +85,8 @@ any other whose topology matrix it is given (`--fixture`), and warns of models t
 takes such a configuration, and answers requests for such a model with the reason.
 
 A warning is given when a load is expected to take longer than `max_wait`, when pins take more than a quarter of the
-GPUs or may not all fit at once, when a model's number of GPUs is no power of two, and when `protect_max_wait` is
-`never`.
+GPUs or may not all fit at once, when a model's number of GPUs is no power of two, when `protect_max_wait` is
+`never`, and when `on_thrash: pin` may take more than a quarter of virtual devices.
 """
 
 
