@@ -66,8 +66,9 @@ class State(Section):
     """What survives a restart."""
 
     path: fields.FilePathOrAuto = None
-    """Path of the SQLite file with measured load times. `auto` takes `state.db` in the first that can be written of
-    `$STATE_DIRECTORY`, `/var/lib/swapd` and `~/.local/state/swapd`. One daemon per file. Restart to change it."""
+    """Path of the SQLite file with load times, footprints and demand. `auto` takes `state.db` in the first that can be
+    written of `$STATE_DIRECTORY`, `/var/lib/swapd` and `~/.local/state/swapd`. One daemon per file. Restart to change
+    it."""
 
 
 class OnExit(enum.StrEnum):
