@@ -1,6 +1,5 @@
 """The life of NVML in the process: begun late, failing, hanging, given back; one owner, one call at a time."""
 
-import asyncio
 import contextlib
 import threading
 from pathlib import Path
@@ -136,6 +135,30 @@ async def test_a_driver_that_fails_and_comes_back_again_and_again_is_begun_ever_
         assert room.topology.generation == 1 + 2 * 5
 
 
+async def test_a_driver_that_is_good_for_a_while_starts_over(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        await room.up()
+        room.library.faults.fail("DeviceGetMemoryInfo_v2", pynvml.NVMLError_Unknown, times=3 * 8)
+        await until(lambda: room.library.calls["Init"] == 2)
+        assert room.room._life._tries == 1
+        await until(lambda: room.room._life._tries == 0)
+        assert room.library.calls["Init"] == 2
+
+
+async def test_a_driver_that_goes_away_is_noticed_although_every_gpu_is_lost(tmp_path: Path) -> None:
+    async with bench(tmp_path, "13") as room:
+        await room.up()
+        for gpu in room.gpus:
+            room.library.faults.lose(gpu)
+        await until(lambda: room.healths == [GpuHealth.LOST] * 4)
+        await room.polls(5)
+        assert room.topology.driver is DriverState.UP
+        room.library.faults.fail(None, pynvml.NVMLError_DriverNotLoaded)
+        await room.state(DriverState.NOT_LOADED)
+        room.library.faults.clear()
+        await room.up()
+
+
 async def test_one_init_lasts_for_a_thousand_polls_and_no_descriptor_is_left(tmp_path: Path) -> None:
     async with bench(tmp_path) as room:
         await room.up()
@@ -159,10 +182,11 @@ async def test_a_call_that_hangs_stalls_the_driver_and_nobody_else(tmp_path: Pat
             stats = room.room.stats()
             assert (stats.up, stats.state, stats.stalled_since is not None) == (False, DriverState.STALLED, True)
             calls = room.library.calls.total() - room.library.calls["EventSetWait_v2"]
+            readings = len(room.of(GpuMemoryRead))
             room.room.read_memory()
-            await asyncio.sleep(3 * SOON / 1e9)  # time in which a second call would have begun
+            assert [read.readings for read in room.of(GpuMemoryRead)[readings:]] == [()]
+            await turns(200)  # in which a second call would have begun
             assert room.library.calls.total() - room.library.calls["EventSetWait_v2"] == calls
-            assert room.of(GpuMemoryRead)[-1].readings == ()
         await room.up()
         assert room.states == [DriverState.UP, DriverState.STALLED, DriverState.UP]
         assert room.room.stats().stalled_since is None

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from swapd.core.events import GpuMemoryRead
+from swapd.core.ids import Instant
+from swapd.gpus.orders import MemoryOrders
 from tests.fakes.engine_bench import until
 from tests.gpus.room_bench import LONG, SOON, bench, hanging, turns
 
@@ -45,3 +47,12 @@ async def test_orders_before_the_first_discovery_are_answered_empty(tmp_path: Pa
     async with bench(tmp_path) as room:
         room.room.read_memory()
         assert [read.readings for read in room.of(GpuMemoryRead)] == [()]
+
+
+async def test_an_order_that_was_answered_has_no_deadline_any_more() -> None:
+    posted: list[GpuMemoryRead] = []
+    orders = MemoryOrders(post=posted.append, now=lambda: Instant(1), deadline=LONG)
+    orders.add()
+    (timer,) = orders._waiting.values()
+    orders.publish(orders.waiting(), GpuMemoryRead(at=Instant(1), taken=Instant(1)))
+    assert (timer.cancelled(), orders.waiting(), len(posted)) == (True, (), 1)
