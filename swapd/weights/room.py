@@ -1,0 +1,222 @@
+"""Makes room on the disk: promises it to fetches, and removes what may leave for them.
+
+Whoever may leave is looked at twice: in the account, and in the process table, where somebody may have its files open.
+Between the two others run, so the account is asked again before anything is removed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from swapd.aio.threads import on_own_thread
+from swapd.core.ids import SECOND, Bytes, Instant
+from swapd.weights import partial
+from swapd.weights.copies import Copy, remove_tree
+from swapd.weights.eviction import choose
+from swapd.weights.facts import Evicted, Fact
+from swapd.weights.inventory import Layout
+from swapd.weights.open_files import in_use
+from swapd.weights.settings import CacheSettings
+from swapd.weights.space import Account, Booking, Disk, limit, read_disk
+
+_log = structlog.get_logger(__name__)
+
+
+class TooLargeError(Exception):
+    """It would not fit into an empty cache; one sentence."""
+
+
+class Room:
+    """Gives out the room on the disk; on the event loop."""
+
+    def __init__(
+        self,
+        account: Account,
+        layout: Layout,
+        settings: CacheSettings,
+        *,
+        post: Callable[[Fact], None],
+        now: Callable[[], Instant],
+        lost: Callable[[], None],
+    ) -> None:
+        """``lost`` is called when a copy has left the account."""
+        self._account = account
+        self._layout = layout
+        self._settings = settings
+        self._post = post
+        self._now = now
+        self._lost = lost
+        self._evicting = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._number = 0
+        self.evicted_copies = 0
+        self.evicted_bytes = 0
+
+    def changed(self) -> None:
+        """Let the waiting fetches look again: something left, or may leave now."""
+        self._changed.set()
+
+    async def disk(self) -> Disk:
+        """Ask the file system. Raises ``OSError``."""
+        return await on_own_thread(lambda: read_disk(str(self._layout.path)), name="swapd-disk")
+
+    async def reserve(self, booking: Booking, *, waits: Callable[[str], None]) -> None:
+        """Promise room once there is some; ``waits`` is told why not yet. Raises ``OSError``, ``TooLargeError``."""
+        while True:
+            self._changed.clear()
+            disk = await self.disk()
+            shortage = self._account.shortage(booking.size, disk, self._settings)
+            if shortage <= 0:
+                self._account.bookings.append(booking)
+                return
+            most = min(limit(disk, self._settings), disk.total - round(disk.total * self._settings.keep_free))
+            if booking.size > most:
+                raise TooLargeError(
+                    f"it takes {_shown(booking.size)} on the disk, and the cache never has more than {_shown(most)}"
+                )
+            if not await self._make_room(shortage):
+                waits(self._why(shortage, disk))
+                await self._wait()
+
+    async def restore(self, *, waits: Callable[[str], None]) -> None:
+        """Wait until a disk that has refused to take more has room for what is promised. Raises ``OSError``."""
+        while True:
+            self._changed.clear()
+            disk = await self.disk()
+            # the disk has just said that it is full, whatever it says of its free bytes
+            shortage = max(self._account.shortage(0, disk, self._settings), 0)
+            if shortage == 0:
+                waits("the disk says that it is full, although more should be free")
+                await self._wait()
+                return
+            if not await self._make_room(shortage):
+                waits(self._why(shortage, disk))
+                await self._wait()
+
+    async def remove(self, copy: Copy) -> int:
+        """Remove a copy; return the bytes that the disk got back. The account has lost it before the first await."""
+        key, freed = self._drop(copy)
+        await self._erase(copy.path, key)
+        return freed
+
+    async def used_by_somebody(self, copy: Copy) -> bool:
+        """Whether another process has one of its files open."""
+        inodes = frozenset(copy.blobs)
+        names = frozenset(Path(name).name for name in copy.sound)
+        return await on_own_thread(lambda: in_use(inodes, names=names), name="swapd-open-files")
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.space_period / SECOND):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _make_room(self, shortage: int) -> bool:
+        """Let leave who may, at the least cost; ``False``: that would not be enough, and nobody left."""
+        async with self._evicting:
+            busy: set[str] = set()
+            while True:
+                able, kept = self._account.candidates(without=busy)
+                victims = choose(able, shortage, kept=kept)
+                if not victims:
+                    return False
+                found = await self._open(victims)
+                busy |= found
+                if not found and self._still(victims):
+                    break
+            await self._evict(victims)
+            return True
+
+    async def _open(self, victims: tuple[str, ...]) -> set[str]:
+        found = set()
+        for name in victims:
+            copy = self._account.copies.get(name)
+            if copy is not None and await self.used_by_somebody(copy):
+                _log.info("copy_in_use", copy=name)
+                found.add(name)
+        return found
+
+    def _still(self, victims: tuple[str, ...]) -> bool:
+        """Whether all of them may still leave, after others have run."""
+        able = {candidate.name for candidate in self._account.candidates()[0]}
+        return able.issuperset(victims)
+
+    async def _evict(self, victims: tuple[str, ...]) -> None:
+        """Take the victims out of the account in one step, then off the disk."""
+        leaving: list[tuple[Path, str]] = []
+        facts: list[Fact] = []
+        for name in victims:
+            copy = self._account.copies.get(name)
+            if copy is None:
+                key = self._leave(name, self._account.partials.pop(name))
+                leaving.append((self._layout.partials / name, key))
+                continue
+            models = self._account.models_of(copy)
+            key, freed = self._drop(copy)
+            leaving.append((copy.path, key))
+            facts.append(Evicted(self._now(), models, Bytes(freed)))
+            self.evicted_copies += 1
+            self.evicted_bytes += freed
+            _log.info("copy_evicted", copy=name, models=models, freed_bytes=freed)
+        for fact in facts:
+            self._post(fact)
+        for path, key in leaving:
+            await self._erase(path, key)
+
+    def _drop(self, copy: Copy) -> tuple[str, int]:
+        """Take a copy out of the account; return the key it leaves by, and the bytes that nobody else has."""
+        others = {inode for other in self._account.copies.values() if other is not copy for inode in other.blobs}
+        freed = sum(size for inode, size in copy.blobs.items() if inode not in others)
+        del self._account.copies[copy.folder]
+        self._account.damaged.discard(copy.folder)
+        key = self._leave(copy.folder, freed)
+        self._lost()
+        return key, freed
+
+    def _leave(self, name: str, size: int) -> str:
+        """Let something count as leaving; a name may leave again before it is gone."""
+        self._number += 1
+        key = f"{self._number}-{name}"
+        self._account.leaving[key] = size
+        return key
+
+    async def _erase(self, path: Path, key: str) -> None:
+        """Remove from the disk what the account has lost; what cannot be removed goes on counting."""
+        target = self._layout.trash / key
+        if await on_own_thread(lambda: _erased(path, target), name="swapd-remove"):
+            del self._account.leaving[key]
+        elif path.parent == self._layout.partials:
+            self._account.partials[path.name] = self._account.leaving.pop(key)  # a fetch has begun to fill it
+        else:
+            _log.warning("not_removed", path=str(path))
+        self.changed()
+
+    def _why(self, shortage: int, disk: Disk) -> str:
+        by_limit = self._account.used() + shortage > limit(disk, self._settings)
+        what = (
+            f"the limit of {_shown(limit(disk, self._settings))}" if by_limit else "the part of the disk to keep free"
+        )
+        return (
+            f"{what} leaves {_shown(shortage)} too little, and all that is there is pinned, in use or not the cache's"
+        )
+
+
+def _erased(path: Path, target: Path) -> bool:
+    """Move a folder out of sight in one step, then remove it; ``False``: something of it is left."""
+    try:
+        if path.parent.name == "partial":
+            return partial.discard(path)
+        path.rename(target)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    remove_tree(target)
+    return not target.exists()
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 10**8 else f"{size / 1e6:.1f} MB"
