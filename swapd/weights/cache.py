@@ -57,16 +57,16 @@ class WeightCache:
         self._warming: dict[ModelName, Stop] = {}
         self._disk = Disk(0, 0)
         self._told: Mapping[ModelName, Bytes] | None = None
+        self._started = False
         #: changes with every change of the account, so that a look from before is not believed
         self._generation = 0
-        #: the folders to be watched are others now
-        self._moved = asyncio.Event()
         self._doubts: set[str] = set()
 
     async def start(self) -> None:
         """Create the folder, look at what is there, tell it, and watch it. Raises ``OSError``."""
         await on_own_thread(self._layout.prepare, name="swapd-prepare")
         await self._look()
+        self._started = True
         self._tell()
         _ = self._tasks.start(self._watch(), name="watch the weight cache")
 
@@ -161,9 +161,9 @@ class WeightCache:
                 len(copy.marker.files),
                 copy.size,
                 self._account.models_of(copy),
-                folder in self._account.damaged or not copy.whole,
+                self._account.broken(copy),
             )
-            for folder, copy in sorted(self._account.copies.items())
+            for _, copy in sorted(self._account.copies.items())
         )
 
     def stats(self) -> CacheStats:
@@ -208,12 +208,13 @@ class WeightCache:
     def _touched(self) -> None:
         """Note that the account has changed."""
         self._generation += 1
-        self._moved.set()
         self._room.changed()
         asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
         """Tell which models are cached, if it is not what was told last."""
+        if not self._started:
+            return  # nobody has looked yet
         cached = {}
         for model, weights in sorted(self._account.models.items()):
             copy = self._account.usable(weights)
@@ -223,12 +224,9 @@ class WeightCache:
             self._told = cached
             self._post(CacheRead(self._now(), cached))
 
-    def _folders(self) -> tuple[Path, ...]:
-        own = (folder for copy in self._account.copies.values() for folder in copy.folders())
-        return (self._layout.path, *own)
-
     async def _watch(self) -> None:
-        async for _ in signs(self._folders, self._moved, period_s=self._settings.look_period / SECOND):
+        period_s = self._settings.look_period / SECOND
+        async for _ in signs(self._layout.path, self._layout.own, period_s=period_s):
             try:
                 await self._look()
             except OSError as error:
@@ -245,7 +243,6 @@ class WeightCache:
         else:
             return
         account = self._account
-        moved = found.copies.keys() != account.copies.keys()
         changed = found.copies != account.copies
         account.copies = dict(found.copies)
         account.partials = dict(found.partials)
@@ -255,8 +252,6 @@ class WeightCache:
             if copy.doubted and not copy.condemned and copy.folder not in self._doubts:
                 self._doubts.add(copy.folder)
                 _ = self._tasks.start(self._settle(copy), name="read changed weights through")
-        if moved:
-            self._moved.set()
         if changed:
             self._room.changed()
             self._tell()

@@ -94,11 +94,6 @@ class Copy:
         sizes = {file.name: file.size for file in self.marker.files}
         return {inode: sizes[name] for name, inode in self.sound.items()}
 
-    def folders(self) -> tuple[Path, ...]:
-        """Return every folder in which it has files."""
-        inner = {(self.path / file.name).parent for file in self.marker.files}
-        return tuple(sorted({self.path, *inner}))
-
     def engine_path(self) -> Path:
         """Return what an engine is given: the only file, the first part of a split one, or the folder."""
         names = sorted(file.name for file in self.marker.files)

@@ -141,6 +141,7 @@ class Fetches:
             failure, detail = FetchFailure.DISK, f"the disk of the cache refuses: {error}"
         else:
             took = Duration(self._tools.now() - began)
+            _ = self._tasks.start(self._tools.room.clear(wanted(flight.weights)), name="remove damaged copies")
             _log.info("weights_fetched", models=flight.models, bytes=flight.came, seconds=took / SECOND)
             return lambda model: Fetched(self._tools.now(), model, Bytes(flight.came), took)
         _log.warning("weights_not_fetched", models=flight.models, source=source, failure=failure, detail=detail)

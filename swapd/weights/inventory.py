@@ -34,19 +34,24 @@ class Layout:
     path: Path
 
     @property
+    def own(self) -> Path:
+        """Return the folder of all that is not finished."""
+        return self.path / _OWN
+
+    @property
     def partials(self) -> Path:
         """Return the folder of the files on their way."""
-        return self.path / _OWN / "partial"
+        return self.own / "partial"
 
     @property
     def staging(self) -> Path:
         """Return the folder in which copies are put together."""
-        return self.path / _OWN / "staging"
+        return self.own / "staging"
 
     @property
     def trash(self) -> Path:
         """Return the folder of what is being removed."""
-        return self.path / _OWN / "trash"
+        return self.own / "trash"
 
     def prepare(self) -> None:
         """Create the folders, and clear away what an earlier run left unfinished. Raises ``OSError``."""

@@ -19,7 +19,7 @@ from swapd.weights.facts import Evicted, Fact
 from swapd.weights.inventory import Layout
 from swapd.weights.open_files import in_use
 from swapd.weights.settings import CacheSettings
-from swapd.weights.space import Account, Booking, Disk, limit, read_disk
+from swapd.weights.space import Account, Booking, Disk, Shortage, limit, read_disk
 
 _log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class Room:
             self._changed.clear()
             disk = await self.disk()
             shortage = self._account.shortage(booking.size, disk, self._settings)
-            if shortage <= 0:
+            if shortage.worst <= 0:
                 self._account.bookings.append(booking)
                 return
             most = min(limit(disk, self._settings), disk.total - round(disk.total * self._settings.keep_free))
@@ -76,7 +76,7 @@ class Room:
                 raise TooLargeError(
                     f"it takes {_shown(booking.size)} on the disk, and the cache never has more than {_shown(most)}"
                 )
-            if not await self._make_room(shortage):
+            if not await self._make_room(shortage.worst):
                 waits(self._why(shortage, disk))
                 await self._wait()
 
@@ -86,12 +86,12 @@ class Room:
             self._changed.clear()
             disk = await self.disk()
             # the disk has just said that it is full, whatever it says of its free bytes
-            shortage = max(self._account.shortage(0, disk, self._settings), 0)
-            if shortage == 0:
+            shortage = self._account.shortage(0, disk, self._settings)
+            if shortage.worst <= 0:
                 waits("the disk says that it is full, although more should be free")
                 await self._wait()
                 return
-            if not await self._make_room(shortage):
+            if not await self._make_room(shortage.worst):
                 waits(self._why(shortage, disk))
                 await self._wait()
 
@@ -100,6 +100,14 @@ class Room:
         key, freed = self._drop(copy)
         await self._erase(copy.path, key)
         return freed
+
+    async def clear(self, weights: str) -> None:
+        """Remove the copies of weights that cannot be used, unless somebody has them open."""
+        for copy in tuple(self._account.copies.values()):
+            if copy.marker.weights == weights and self._account.broken(copy) and self._account.may_leave(copy):
+                used = await self.used_by_somebody(copy)
+                if not used and self._account.copies.get(copy.folder) is copy and self._account.may_leave(copy):
+                    await self.remove(copy)
 
     async def used_by_somebody(self, copy: Copy) -> bool:
         """Whether another process has one of its files open."""
@@ -194,14 +202,11 @@ class Room:
             _log.warning("not_removed", path=str(path))
         self.changed()
 
-    def _why(self, shortage: int, disk: Disk) -> str:
-        by_limit = self._account.used() + shortage > limit(disk, self._settings)
-        what = (
-            f"the limit of {_shown(limit(disk, self._settings))}" if by_limit else "the part of the disk to keep free"
-        )
-        return (
-            f"{what} leaves {_shown(shortage)} too little, and all that is there is pinned, in use or not the cache's"
-        )
+    def _why(self, shortage: Shortage, disk: Disk) -> str:
+        most = f"limit of {_shown(limit(disk, self._settings))}"
+        bound = most if shortage.by_limit >= shortage.by_disk else "part of the disk to keep free"
+        lacking = _shown(shortage.worst)
+        return f"the {bound} leaves {lacking} too little; all that is there is pinned, in use or not the cache's"
 
 
 def _erased(path: Path, target: Path) -> bool:

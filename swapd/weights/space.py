@@ -10,7 +10,7 @@ Rules:
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from swapd.core.ids import SECOND, ModelName
 from swapd.weights.copies import Copy, Inode
@@ -36,6 +36,18 @@ def read_disk(path: str) -> Disk:
     """Ask the file system. Blocks. Raises ``OSError``."""
     told = os.statvfs(path)
     return Disk(told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize)
+
+
+class Shortage(NamedTuple):
+    """By how many bytes each limit is exceeded; 0 or less: it is kept."""
+
+    by_limit: int
+    by_disk: int
+
+    @property
+    def worst(self) -> int:
+        """Return what has to leave."""
+        return max(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,30 +89,36 @@ class Account:
         promised = sum(booking.size for booking in self.bookings)
         return sum(blobs.values()) + idle + promised + sum(self.leaving.values()) + self.foreign
 
-    def shortage(self, needed: int, disk: Disk, settings: CacheSettings) -> int:
-        """Return by how much ``needed`` bytes more would exceed the limits; 0 or less: they fit."""
+    def shortage(self, needed: int, disk: Disk, settings: CacheSettings) -> Shortage:
+        """Return by how much ``needed`` bytes more would exceed the limits."""
         to_come = sum(max(0, booking.size - booking.written()) for booking in self.bookings)
         by_limit = self.used() + needed - limit(disk, settings)
         by_disk = to_come + needed - (disk.free - round(disk.total * settings.keep_free))
-        return max(by_limit, by_disk)
+        return Shortage(by_limit, by_disk)
 
     def models_of(self, copy: Copy) -> tuple[ModelName, ...]:
         """Return the models that a copy is for, by name."""
         return tuple(sorted(name for name, weights in self.models.items() if wanted(weights) == copy.marker.weights))
 
+    def broken(self, copy: Copy) -> bool:
+        """Whether a copy cannot be used: files are missing, or were found damaged."""
+        return copy.folder in self.damaged or not copy.whole
+
     def usable(self, weights: Weights) -> Copy | None:
         """Return the copy that serves weights: whole, intact, the one fetched last."""
         name = wanted(weights)
         found = [copy for copy in self.copies.values() if copy.marker.weights == name]
-        whole = [copy for copy in found if copy.whole and copy.folder not in self.damaged]
+        whole = [copy for copy in found if not self.broken(copy)]
         return max(
             whole, key=lambda copy: (max(file.mtime_ns for file in copy.marker.files), copy.folder), default=None
         )
 
     def may_leave(self, copy: Copy) -> bool:
-        """Whether nobody said that a copy has to stay."""
+        """Whether nobody said that a copy has to stay; one that cannot be used stays for nobody."""
         if copy.folder in self.borrowed:
             return False
+        if self.broken(copy):
+            return True
         standings = [self.standings.get(model, Standing()) for model in self.models_of(copy)]
         return not any(standing.held or standing.pinned for standing in standings)
 
