@@ -61,15 +61,20 @@ class Stop:
             self._called = [known for known in self._called if known != wake]
 
 
-async def on_own_thread(function: Callable[[], T], *, name: str, stop: Stop | None = None) -> T:
+async def on_own_thread(
+    function: Callable[[], T], *, name: str, stop: Stop | None = None, ended: Callable[[], None] | None = None
+) -> T:
     """Run ``function`` on a new daemon thread; return its result or raise its exception.
 
-    When the caller is cancelled, ``stop`` is told, the thread is left to its end and its result is dropped.
+    When the caller is cancelled, ``stop`` is told, the thread is left to its end and its result is dropped. ``ended``
+    is called on the loop when the function has ended, whether somebody still waits or not.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
     def settle(set_outcome: Callable[[], None]) -> None:
+        if ended is not None:
+            ended()
         if not future.done():
             set_outcome()
 

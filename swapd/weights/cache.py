@@ -42,7 +42,9 @@ class WeightCache:
         self._tasks = Tasks()
         self._layout = Layout(settings.path)
         self._account = Account()
-        self._room = Room(self._account, self._layout, settings, post=post, now=now, lost=self._touched)
+        self._room = Room(
+            self._account, self._layout, settings, post=post, now=now, lost=self._touched, tasks=self._tasks
+        )
         tools = Tools(
             settings=settings,
             account=self._account,
@@ -243,12 +245,14 @@ class WeightCache:
         else:
             return
         account = self._account
-        changed = found.copies != account.copies
-        account.copies = dict(found.copies)
-        account.partials = dict(found.partials)
+        leaving = {one.path.name for one in account.leaving}
+        copies = {name: copy for name, copy in found.copies.items() if name not in leaving}
+        changed = copies != account.copies
+        account.copies = copies
+        account.partials = {name: size for name, size in found.partials.items() if name not in leaving}
         account.foreign = found.foreign
-        account.damaged = {name for name, copy in found.copies.items() if copy.condemned or name in account.damaged}
-        for copy in found.copies.values():
+        account.damaged = {name for name, copy in copies.items() if copy.condemned or name in account.damaged}
+        for copy in copies.values():
             if copy.doubted and not copy.condemned and copy.folder not in self._doubts:
                 self._doubts.add(copy.folder)
                 _ = self._tasks.start(self._settle(copy), name="read changed weights through")

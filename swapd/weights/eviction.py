@@ -2,13 +2,15 @@
 
 Rules:
 * The worth of a copy is what losing it is expected to cost: how often it is asked for times how long it takes to fetch
-  again, by byte that its leaving gives back. The least worth leaves first; of equals the one not used for longest.
+  again, by byte that it takes. The least worth leaves first; of equals the one not used for longest. The last one
+  needed may be any that is enough: it is the one whose loss costs least.
 * A file that several copies have is given back when the last of them leaves.
 * If all that may leave is not enough, nothing leaves. Whoever turns out not to be needed stays.
 
 What may leave is decided by the caller: nothing here knows instances, pins or open files.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,23 +44,30 @@ def choose(candidates: Sequence[Candidate], needed: int, *, kept: Collection[Ino
     if needed <= 0:
         return ()
     order = sorted(candidates, key=lambda candidate: (worth(candidate), candidate.last_used, candidate.name))
+    holders = Counter(inode for candidate in candidates for inode in candidate.blobs)
+    holders.update(kept)
+
+    def enough(victims: Sequence[Candidate]) -> bool:
+        return _freed(victims, holders) >= needed
+
     victims: list[Candidate] = []
-    for candidate in order:
-        victims.append(candidate)
-        if _freed(victims, order, kept) >= needed:
+    for place, candidate in enumerate(order):
+        if enough([*victims, candidate]):
+            last = [other for other in order[place:] if other is candidate or other.cost < candidate.cost]
+            victims.append(min((other for other in last if enough([*victims, other])), key=lambda other: other.cost))
             break
+        victims.append(candidate)
     else:
         return ()
     for victim in reversed(victims[:-1]):
         fewer = [other for other in victims if other is not victim]
-        if _freed(fewer, order, kept) >= needed:
+        if enough(fewer):
             victims = fewer
     return tuple(victim.name for victim in victims)
 
 
-def _freed(victims: Sequence[Candidate], everybody: Sequence[Candidate], kept: Collection[Inode]) -> int:
+def _freed(victims: Sequence[Candidate], holders: Counter[Inode]) -> int:
     """Return the bytes that nobody has any more."""
-    names = {victim.name for victim in victims}
-    held = {inode for other in everybody if other.name not in names for inode in other.blobs}
-    gone = {inode: size for victim in victims for inode, size in victim.blobs.items()}
-    return sum(size for inode, size in gone.items() if inode not in held and inode not in kept)
+    left = Counter(inode for victim in victims for inode in victim.blobs)
+    sizes = {inode: size for victim in victims for inode, size in victim.blobs.items()}
+    return sum(size for inode, size in sizes.items() if left[inode] == holders[inode])

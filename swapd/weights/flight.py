@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from swapd.aio.backoff import Backoff
 from swapd.aio.threads import Stop, on_own_thread
@@ -31,6 +31,8 @@ from swapd.weights.sources.http import shown
 from swapd.weights.sources.registry import source_for
 from swapd.weights.space import Account, Booking
 from swapd.weights.transfer import Arrived, CorruptError, Manner, Transfer
+
+T = TypeVar("T")
 
 _RETRY_CAP_S: Final = 30.0
 _CHANGES: Final = 2
@@ -88,6 +90,10 @@ class Flight:
     #: bytes on the disk before this transfer
     _present: int = 0
     _transfer: Transfer | None = None
+    #: threads that write
+    _writing: int = 0
+    #: what is to be done when the last of them has ended
+    _unsettled: Callable[[], None] | None = None
     _ticks: deque[tuple[Instant, int]] = field(default_factory=lambda: deque(maxlen=_RATE_TICKS))
 
     async def run(self) -> None:
@@ -178,9 +184,8 @@ class Flight:
             )
             place = layout.place(self.weights, revision)
             made = [replace(pieces[file.identity], file=file) for file in files]
-            copy = await on_own_thread(
-                lambda: assemble(place, layout.staging / place.name, made, marker), name="swapd-assemble"
-            )
+            staging = layout.staging / place.name
+            copy = await self._thread(lambda: assemble(place, staging, made, marker), name="swapd-assemble")
             # from here to the next await the bytes change hands: from the booking to the copy
             account.copies[copy.folder] = copy
             account.bookings.remove(booking)
@@ -215,7 +220,7 @@ class Flight:
             stop = Stop()
             self._transfer = Transfer(source, files, manner=manner, stop=stop)
             try:
-                return await on_own_thread(self._transfer.run, name="swapd-fetch", stop=stop)
+                return await self._thread(self._transfer.run, name="swapd-fetch", stop=stop)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
@@ -229,8 +234,24 @@ class Flight:
         transfer = self._transfer
         return self._present if transfer is None else transfer.present + transfer.came
 
+    async def _thread(self, function: Callable[[], T], *, name: str, stop: Stop | None = None) -> T:
+        """Run something that writes to the disk."""
+        self._writing += 1
+        return await on_own_thread(function, name=name, stop=stop, ended=self._written_all)
+
+    def _written_all(self) -> None:
+        self._writing -= 1
+        if not self._writing and self._unsettled is not None:
+            self._unsettled()
+
     def _settle(self, booking: Booking, lacking: Mapping[str, RemoteFile]) -> None:
-        """Give the booking back, if it was not handed over; what has come counts as a partial until it is measured."""
+        """Give the booking back, if it was not handed over; what has come counts as a partial until it is measured.
+
+        While a thread that nobody waits for any more still writes, the bytes stay booked.
+        """
+        if self._writing:
+            self._unsettled = partial(self._settle, booking, lacking)
+            return
         account = self.tools.account
         if booking in account.bookings:
             account.bookings.remove(booking)

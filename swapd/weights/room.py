@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from swapd.aio.supervise import Tasks
 from swapd.aio.threads import on_own_thread
 from swapd.core.ids import SECOND, Bytes, Instant
 from swapd.weights import partial
@@ -19,7 +20,7 @@ from swapd.weights.facts import Evicted, Fact
 from swapd.weights.inventory import Layout
 from swapd.weights.open_files import in_use
 from swapd.weights.settings import CacheSettings
-from swapd.weights.space import Account, Booking, Disk, Shortage, limit, read_disk
+from swapd.weights.space import Account, Booking, Disk, Leaving, Shortage, limit, read_disk
 
 _log = structlog.get_logger(__name__)
 
@@ -40,14 +41,16 @@ class Room:
         post: Callable[[Fact], None],
         now: Callable[[], Instant],
         lost: Callable[[], None],
+        tasks: Tasks,
     ) -> None:
-        """``lost`` is called when a copy has left the account."""
+        """``lost`` is called when a copy has left the account, and when the disk has its bytes back."""
         self._account = account
         self._layout = layout
         self._settings = settings
         self._post = post
         self._now = now
         self._lost = lost
+        self._tasks = tasks
         self._evicting = asyncio.Lock()
         self._changed = asyncio.Event()
         self._number = 0
@@ -97,9 +100,9 @@ class Room:
 
     async def remove(self, copy: Copy) -> int:
         """Remove a copy; return the bytes that the disk got back. The account has lost it before the first await."""
-        key, freed = self._drop(copy)
-        await self._erase(copy.path, key)
-        return freed
+        leaving = self._drop(copy)
+        await self._erased([leaving])
+        return leaving.size
 
     async def clear(self, weights: str) -> None:
         """Remove the copies of weights that cannot be used, unless somebody has them open."""
@@ -154,53 +157,57 @@ class Room:
 
     async def _evict(self, victims: tuple[str, ...]) -> None:
         """Take the victims out of the account in one step, then off the disk."""
-        leaving: list[tuple[Path, str]] = []
+        leaving: list[Leaving] = []
         facts: list[Fact] = []
         for name in victims:
             copy = self._account.copies.get(name)
             if copy is None:
-                key = self._leave(name, self._account.partials.pop(name))
-                leaving.append((self._layout.partials / name, key))
+                leaving.append(self._leave(self._layout.partials / name, self._account.partials.pop(name)))
                 continue
             models = self._account.models_of(copy)
-            key, freed = self._drop(copy)
-            leaving.append((copy.path, key))
+            leaving.append(self._drop(copy))
+            freed = leaving[-1].size
             facts.append(Evicted(self._now(), models, Bytes(freed)))
             self.evicted_copies += 1
             self.evicted_bytes += freed
             _log.info("copy_evicted", copy=name, models=models, freed_bytes=freed)
         for fact in facts:
             self._post(fact)
-        for path, key in leaving:
-            await self._erase(path, key)
+        await self._erased(leaving)
 
-    def _drop(self, copy: Copy) -> tuple[str, int]:
-        """Take a copy out of the account; return the key it leaves by, and the bytes that nobody else has."""
+    def _drop(self, copy: Copy) -> Leaving:
+        """Take a copy out of the account."""
         others = {inode for other in self._account.copies.values() if other is not copy for inode in other.blobs}
         freed = sum(size for inode, size in copy.blobs.items() if inode not in others)
         del self._account.copies[copy.folder]
         self._account.damaged.discard(copy.folder)
-        key = self._leave(copy.folder, freed)
+        leaving = self._leave(copy.path, freed)
         self._lost()
-        return key, freed
+        return leaving
 
-    def _leave(self, name: str, size: int) -> str:
-        """Let something count as leaving; a name may leave again before it is gone."""
-        self._number += 1
-        key = f"{self._number}-{name}"
-        self._account.leaving[key] = size
-        return key
+    def _leave(self, path: Path, size: int) -> Leaving:
+        leaving = Leaving(path, size)
+        self._account.leaving.append(leaving)
+        return leaving
 
-    async def _erase(self, path: Path, key: str) -> None:
+    async def _erased(self, leaving: list[Leaving]) -> None:
+        """Wait until the disk has what is leaving back; that goes on when the one who waits is cancelled."""
+        removals = [self._tasks.start(self._erase(one), name="remove weights from the disk") for one in leaving]
+        if removals:
+            await asyncio.wait(removals)
+
+    async def _erase(self, leaving: Leaving) -> None:
         """Remove from the disk what the account has lost; what cannot be removed goes on counting."""
-        target = self._layout.trash / key
-        if await on_own_thread(lambda: _erased(path, target), name="swapd-remove"):
-            del self._account.leaving[key]
-        elif path.parent == self._layout.partials:
-            self._account.partials[path.name] = self._account.leaving.pop(key)  # a fetch has begun to fill it
+        self._number += 1
+        target = self._layout.trash / f"{self._number}-{leaving.path.name}"
+        if await on_own_thread(lambda: _erased(leaving.path, target), name="swapd-remove"):
+            self._account.leaving.remove(leaving)
+        elif leaving.path.parent == self._layout.partials:
+            self._account.leaving.remove(leaving)  # a fetch has begun to fill it
+            self._account.partials[leaving.path.name] = leaving.size
         else:
-            _log.warning("not_removed", path=str(path))
-        self.changed()
+            _log.warning("not_removed", path=str(leaving.path))
+        self._lost()
 
     def _why(self, shortage: Shortage, disk: Disk) -> str:
         most = f"limit of {_shown(limit(disk, self._settings))}"

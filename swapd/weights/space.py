@@ -10,6 +10,7 @@ Rules:
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from swapd.core.ids import SECOND, ModelName
@@ -62,6 +63,15 @@ class Booking:
     written: Callable[[], int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaving:
+    """Something that is being removed."""
+
+    path: Path
+    #: bytes that the disk gets back
+    size: int
+
+
 @dataclass(slots=True)
 class Account:
     """What is on the disk, and what is known of the models; on the event loop."""
@@ -69,8 +79,8 @@ class Account:
     copies: dict[str, Copy] = field(default_factory=dict)
     partials: dict[str, int] = field(default_factory=dict)
     foreign: int = 0
-    #: bytes of what is being removed, by name
-    leaving: dict[str, int] = field(default_factory=dict)
+    #: what is being removed
+    leaving: list[Leaving] = field(default_factory=list)
     bookings: list[Booking] = field(default_factory=list)
     models: Mapping[ModelName, Weights] = field(default_factory=dict)
     standings: Mapping[ModelName, Standing] = field(default_factory=dict)
@@ -87,7 +97,7 @@ class Account:
         filling = {name for booking in self.bookings for name in booking.partials}
         idle = sum(size for name, size in self.partials.items() if name not in filling)
         promised = sum(booking.size for booking in self.bookings)
-        return sum(blobs.values()) + idle + promised + sum(self.leaving.values()) + self.foreign
+        return sum(blobs.values()) + idle + promised + sum(leaving.size for leaving in self.leaving) + self.foreign
 
     def shortage(self, needed: int, disk: Disk, settings: CacheSettings) -> Shortage:
         """Return by how much ``needed`` bytes more would exceed the limits."""
