@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from swapd.aio.backoff import Backoff
 from swapd.aio.threads import Stop, on_own_thread
 from swapd.core.ids import SECOND, Bytes, Instant, ModelName, seconds
 from swapd.weights.bucket import Bucket
-from swapd.weights.copies import Marker, Piece, assemble
+from swapd.weights.copies import Copy, Marker, Piece, assemble
 from swapd.weights.inventory import Layout, wanted
 from swapd.weights.partial import discard
 from swapd.weights.room import Room
@@ -90,6 +91,7 @@ class Flight:
     #: bytes on the disk before this transfer
     _present: int = 0
     _transfer: Transfer | None = None
+    _assembled: Copy | None = None
     #: threads that write
     _writing: int = 0
     #: what is to be done when the last of them has ended
@@ -185,11 +187,7 @@ class Flight:
             place = layout.place(self.weights, revision)
             made = [replace(pieces[file.identity], file=file) for file in files]
             staging = layout.staging / place.name
-            copy = await self._thread(lambda: assemble(place, staging, made, marker), name="swapd-assemble")
-            # from here to the next await the bytes change hands: from the booking to the copy
-            account.copies[copy.folder] = copy
-            account.bookings.remove(booking)
-            self.tools.gained()
+            await self._thread(lambda: self._assemble(place, staging, made, marker), name="swapd-assemble")
         await on_own_thread(lambda: _clear_away(layout, lacking), name="swapd-clear")
         for identity in lacking:
             account.partials.pop(identity, None)
@@ -244,19 +242,27 @@ class Flight:
         if not self._writing and self._unsettled is not None:
             self._unsettled()
 
-    def _settle(self, booking: Booking, lacking: Mapping[str, RemoteFile]) -> None:
-        """Give the booking back, if it was not handed over; what has come counts as a partial until it is measured.
+    def _assemble(self, place: Path, staging: Path, pieces: list[Piece], marker: Marker) -> None:
+        """Put the copy together; on a thread, whose result counts even if nobody waits for it any more."""
+        self._assembled = assemble(place, staging, pieces, marker)
 
-        While a thread that nobody waits for any more still writes, the bytes stay booked.
+    def _settle(self, booking: Booking, lacking: Mapping[str, RemoteFile]) -> None:
+        """End the booking, in one step: its bytes belong to the copy, or to partials until these are measured.
+
+        While a thread that nobody waits for any more still writes, they stay booked.
         """
         if self._writing:
             self._unsettled = partial(self._settle, booking, lacking)
             return
         account = self.tools.account
-        if booking in account.bookings:
-            account.bookings.remove(booking)
+        if booking not in account.bookings:
+            return
+        account.bookings.remove(booking)
+        if self._assembled is not None:
+            account.copies[self._assembled.folder] = self._assembled
+        else:
             account.partials.update({identity: file.size for identity, file in lacking.items()})
-            self.tools.gained()
+        self.tools.gained()
 
 
 def _give_back(account: Account, folder: str) -> None:

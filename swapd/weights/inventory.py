@@ -59,6 +59,10 @@ class Layout:
             remove_tree(folder)
             folder.mkdir(parents=True, exist_ok=True)
         self.partials.mkdir(exist_ok=True)
+        for partial in self.partials.iterdir():
+            data = partial / "data"
+            if data.exists() and data.stat().st_nlink > 1:
+                remove_tree(partial)  # a copy has it
 
     def place(self, weights: Weights, revision: str) -> Path:
         """Return where the copy of a revision belongs."""
