@@ -43,7 +43,7 @@ class WeightCache:
         self._layout = Layout(settings.path)
         self._account = Account()
         self._room = Room(
-            self._account, self._layout, settings, post=post, now=now, lost=self._touched, tasks=self._tasks
+            self._account, self._layout, settings, post=post, now=now, lost=self._changed, tasks=self._tasks
         )
         tools = Tools(
             settings=settings,
@@ -53,7 +53,7 @@ class WeightCache:
             bucket=Bucket(settings.bandwidth, now=time.monotonic),
             locks=ContentLocks(),
             now=now,
-            gained=self._touched,
+            gained=self._changed,
         )
         self._fetches = Fetches(tools, post=post, later=self._later, tasks=self._tasks)
         self._warming: dict[ModelName, Stop] = {}
@@ -207,8 +207,14 @@ class WeightCache:
         """Post a fact once the order that caused it is over: the core may be in the middle of a decision."""
         asyncio.get_running_loop().call_soon(self._post, fact)
 
+    def _changed(self) -> None:
+        """Note that the account has changed, and tell it; not for orders."""
+        self._generation += 1
+        self._room.changed()
+        self._tell()
+
     def _touched(self) -> None:
-        """Note that the account has changed."""
+        """Note that an order has changed the account; it is told when the order is over."""
         self._generation += 1
         self._room.changed()
         asyncio.get_running_loop().call_soon(self._tell)
@@ -268,7 +274,7 @@ class WeightCache:
                 self._account.copies[copy.folder] = settled
                 if not set(copy.doubted) <= settled.sound.keys():
                     self._condemn(settled)
-                self._touched()
+                self._changed()
         except OSError as error:
             _log.warning("copy_not_read", copy=copy.folder, error=str(error))
         finally:

@@ -24,7 +24,6 @@ from swapd.core.ids import SECOND, Bytes, Instant, ModelName, seconds
 from swapd.weights.bucket import Bucket
 from swapd.weights.copies import Copy, Marker, Piece, assemble
 from swapd.weights.inventory import Layout, wanted
-from swapd.weights.partial import discard
 from swapd.weights.room import Room
 from swapd.weights.settings import CacheSettings, Progress, Weights
 from swapd.weights.sources.base import ChangedError, Checksum, RemoteFile, Source, SourceError, select
@@ -168,8 +167,8 @@ class Flight:
             self.total = sum(file.size for file in files)
             booking = Booking(sum(file.size for file in lacking.values()), frozenset(lacking), self._written)
             for lender in lenders:
-                account.borrowed[lender] = account.borrowed.get(lender, 0) + 1
-                stack.callback(partial(_give_back, account, lender))
+                account.borrow(lender)
+                stack.callback(partial(account.give_back, lender))
             stack.callback(partial(self._settle, booking, lacking))
             self._present = sum(account.partials.get(identity, 0) for identity in lacking)
             await self.tools.room.reserve(booking, waits=self.waits)
@@ -188,9 +187,6 @@ class Flight:
             made = [replace(pieces[file.identity], file=file) for file in files]
             staging = layout.staging / place.name
             await self._thread(lambda: self._assemble(place, staging, made, marker), name="swapd-assemble")
-        await on_own_thread(lambda: _clear_away(layout, lacking), name="swapd-clear")
-        for identity in lacking:
-            account.partials.pop(identity, None)
 
     def _here(self, files: tuple[RemoteFile, ...]) -> tuple[dict[str, Piece], set[str]]:
         """Return what other copies have of these files, and the folders of those."""
@@ -260,20 +256,10 @@ class Flight:
         account.bookings.remove(booking)
         if self._assembled is not None:
             account.copies[self._assembled.folder] = self._assembled
+            self.tools.room.clear_away(tuple(lacking), self._assembled.folder)
         else:
             account.partials.update({identity: file.size for identity, file in lacking.items()})
         self.tools.gained()
-
-
-def _give_back(account: Account, folder: str) -> None:
-    account.borrowed[folder] -= 1
-    if not account.borrowed[folder]:
-        del account.borrowed[folder]
-
-
-def _clear_away(layout: Layout, lacking: Mapping[str, RemoteFile]) -> None:
-    for identity in lacking:
-        discard(layout.partials / identity)
 
 
 def _pauses(settings: CacheSettings) -> Backoff:

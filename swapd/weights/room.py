@@ -43,7 +43,7 @@ class Room:
         lost: Callable[[], None],
         tasks: Tasks,
     ) -> None:
-        """``lost`` is called when a copy has left the account, and when the disk has its bytes back."""
+        """``lost`` is called, from a task, when a copy has left the account and when the disk has its bytes back."""
         self._account = account
         self._layout = layout
         self._settings = settings
@@ -101,6 +101,7 @@ class Room:
     async def remove(self, copy: Copy) -> int:
         """Remove a copy; return the bytes that the disk got back. The account has lost it before the first await."""
         leaving = self._drop(copy)
+        self._lost()
         await self._erased([leaving])
         return leaving.size
 
@@ -111,6 +112,27 @@ class Room:
                 used = await self.used_by_somebody(copy)
                 if not used and self._account.copies.get(copy.folder) is copy and self._account.may_leave(copy):
                     await self.remove(copy)
+
+    def clear_away(self, partials: tuple[str, ...], folder: str) -> None:
+        """Remove the partials that a copy was made of; until that is done it stays, for its bytes would."""
+        self._account.borrow(folder)
+        _ = self._tasks.start(self._cleared_away(partials, folder), name="remove partials")
+
+    async def _cleared_away(self, partials: tuple[str, ...], folder: str) -> None:
+        def clear() -> None:
+            for name in partials:
+                partial.discard(self._layout.partials / name)
+
+        try:
+            await on_own_thread(clear, name="swapd-clear")
+        except OSError as error:
+            _log.warning("partials_not_removed", copy=folder, error=str(error))
+        else:
+            for name in partials:
+                self._account.partials.pop(name, None)
+        finally:
+            self._account.give_back(folder)
+        self._lost()
 
     async def used_by_somebody(self, copy: Copy) -> bool:
         """Whether another process has one of its files open."""
@@ -171,6 +193,7 @@ class Room:
             self.evicted_copies += 1
             self.evicted_bytes += freed
             _log.info("copy_evicted", copy=name, models=models, freed_bytes=freed)
+        self._lost()  # who is told of the first may order something about the last: all are gone by now
         for fact in facts:
             self._post(fact)
         await self._erased(leaving)
@@ -181,9 +204,7 @@ class Room:
         freed = sum(size for inode, size in copy.blobs.items() if inode not in others)
         del self._account.copies[copy.folder]
         self._account.damaged.discard(copy.folder)
-        leaving = self._leave(copy.path, freed)
-        self._lost()
-        return leaving
+        return self._leave(copy.path, freed)
 
     def _leave(self, path: Path, size: int) -> Leaving:
         leaving = Leaving(path, size)

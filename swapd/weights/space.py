@@ -106,6 +106,16 @@ class Account:
         by_disk = to_come + needed - (disk.free - round(disk.total * settings.keep_free))
         return Shortage(by_limit, by_disk)
 
+    def borrow(self, folder: str) -> None:
+        """Keep a copy for a moment."""
+        self.borrowed[folder] = self.borrowed.get(folder, 0) + 1
+
+    def give_back(self, folder: str) -> None:
+        """End what ``borrow`` began."""
+        self.borrowed[folder] -= 1
+        if not self.borrowed[folder]:
+            del self.borrowed[folder]
+
     def models_of(self, copy: Copy) -> tuple[ModelName, ...]:
         """Return the models that a copy is for, by name."""
         return tuple(sorted(name for name, weights in self.models.items() if wanted(weights) == copy.marker.weights))

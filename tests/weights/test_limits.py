@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from swapd.core.ids import ModelName
 from swapd.weights import Standing, Weights, room
 from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchFailure, FetchWaits
 from swapd.weights.partial import Partial
@@ -33,76 +34,84 @@ def data_bytes(path: Path) -> int:
     return sum(sizes.values())
 
 
+class Workload:
+    """Asks for random models, and keeps some of them live for a while, as a core would."""
+
+    def __init__(self, run: Running, folder: Path, sizes: dict[ModelName, int], limit: int) -> None:
+        self._run = run
+        self._folder = folder
+        self._sizes = sizes
+        self._limit = limit
+        self.held: list[ModelName] = []
+        self.uses = dict.fromkeys(sizes, 0.0)
+        self.checks = 0
+        self.wrong: list[str] = []
+        run.on_fact = self.check
+
+    def check(self, fact: Fact | None = None) -> None:
+        """Look at the disk; nothing else runs on the loop meanwhile, so no fetch begins."""
+        self.checks += 1
+        on_disk, used = data_bytes(self._folder), self._run.cache.stats().used
+        if max(on_disk, used) > self._limit:
+            self.wrong.append(f"{on_disk} on the disk, {used} in the account, limit {self._limit}: {fact}")
+        for name in self.held:
+            path = self._run.cache.path(name)
+            if path is None or path.stat().st_size != self._sizes[name]:
+                self.wrong.append(f"{name} is live and lost its files: {fact}")
+
+    def heed(self) -> None:
+        self._run.cache.heed({name: Standing(name in self.held, frequency=self.uses[name]) for name in self._sizes})
+
+    async def use(self, name: ModelName) -> None:
+        answer = await self._run.fetch(name)
+        if isinstance(answer, FetchFailed) and answer.failure != FetchFailure.CANCELLED:
+            self.wrong.append(answer.detail)
+
+    def hold(self, most: int) -> None:
+        """Let some of what is cached be live, as long as all of it is small."""
+        taken = sum(self._sizes[name] for name in self.held)
+        for name in self._run.cached:
+            if name not in self.held and taken + self._sizes[name] < most:
+                self.held.append(name)
+                taken += self._sizes[name]
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_limits_hold_and_live_models_keep_their_files_under_a_random_workload(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    store = tmp_path / "store"
-    store.mkdir()
-    sizes = {}
-    for number in range(MODELS):
-        name = type(M)(f"m{number:02}")
-        sizes[name] = dice.randrange(4, 200) * 4 * KIB
-        (store / name).write_bytes(noise(sizes[name], number))
+    sizes = {ModelName(f"m{number:02}"): dice.randrange(4, 200) * 4 * KIB for number in range(MODELS)}
+    for number, name in enumerate(sizes):
+        (tmp_path / name).write_bytes(noise(sizes[name], number))
     limit = sum(sizes.values()) // 3
-    models = {name: Weights(f"file://{store}/{name}") for name in sizes}
+    models = {name: Weights(f"file://{tmp_path}/{name}") for name in sizes}
     async with running(tmp_path / "cache", models, max_size=limit, max_parallel_fetches=3) as run:
-        live: dict[type, int] = {}
-        uses = dict.fromkeys(models, 0.0)
-        checks = 0
-
-        def check(fact: Fact | None = None) -> None:
-            nonlocal checks
-            checks += 1
-            assert data_bytes(tmp_path / "cache") <= limit, fact
-            assert run.cache.stats().used <= limit
-            for name in held:
-                path = run.cache.path(name)
-                assert path is not None, f"{name} is held and lost its files: {fact}"
-                assert path.stat().st_size == sizes[name]
-
-        held: list[type(M)] = []  # type: ignore[valid-type]
-        run.on_fact = check
-        del live
-        pending: list[asyncio.Task[None]] = []
-
-        def heed() -> None:
-            run.cache.heed({name: Standing(held=name in held, frequency=uses[name]) for name in models})
-
-        async def use(name: type(M)) -> None:  # type: ignore[valid-type]
-            answer = await run.fetch(name)
-            # an answer is posted in the step in which the copy stands; the core would hold it in that step
-            assert isinstance(answer, Fetched) or answer.failure == FetchFailure.CANCELLED
-
+        workload = Workload(run, tmp_path / "cache", sizes, limit)
+        pending = []
         for step in range(STEPS):
             name = min(dice.choice(list(models)), dice.choice(list(models)))
-            uses[name] += 1
-            if dice.random() < 0.3 and held:
-                held.remove(dice.choice(held))
-            heed()
+            workload.uses[name] += 1
+            if dice.random() < 0.3 and workload.held:
+                workload.held.remove(dice.choice(workload.held))
             if dice.random() < 0.1:
                 run.cache.cancel_fetch(name)
-            pending.append(asyncio.ensure_future(use(name)))
+            pending.append(asyncio.ensure_future(workload.use(name)))
             await asyncio.sleep(0.001 * dice.randrange(4))
-            check()
-            cached = [name for name in run.cached if name not in held]
-            room_held = sum(sizes[name] for name in held)
-            for name in cached:
-                if room_held + sizes[name] < limit // 3 and len(held) < 3 and step % 3 == 0:
-                    held.append(name)
-                    room_held += sizes[name]
-            heed()
-            check()
-        held.clear()
-        heed()
+            if step % 3 == 0:
+                workload.hold(limit // 4)
+            workload.heed()
+            workload.check()
+        workload.held.clear()
+        workload.heed()
         await asyncio.wait_for(asyncio.gather(*pending), 60)
-        assert checks > 2 * STEPS
-        assert any(isinstance(fact, Evicted) for fact in run.facts)
+    assert workload.wrong == []
+    assert workload.checks > 2 * STEPS
+    assert any(isinstance(fact, Evicted) for fact in run.facts)
 
 
-def two_models(tmp_path: Path) -> dict[type, Weights]:
+def two_models(tmp_path: Path) -> dict[ModelName, Weights]:
     for name, size in ((M, 3 * MIB), (N, 2 * MIB)):
         (tmp_path / name).write_bytes(noise(size, size))
-    return {M: Weights(f"file://{tmp_path}/{M}"), N: Weights(f"file://{tmp_path}/{N}")}  # type: ignore[dict-item]
+    return {M: Weights(f"file://{tmp_path}/{M}"), N: Weights(f"file://{tmp_path}/{N}")}
 
 
 async def told_in_order(run: Running, kind: type[Fact]) -> list[Fact]:
