@@ -27,7 +27,8 @@ _LEAST_STRETCH: Final = 16 * MIB
 _MOST_STRETCH: Final = 256 * MIB
 _STRETCHES: Final = 32
 """A file is cut into about as many, within the limits."""
-_READ: Final = MIB
+_READ: Final = 256 * 1024
+"""As much as stays in a core's own cache between the socket and the disk."""
 _LOOK_S: Final = 0.5
 _JOIN_S: Final = 10.0
 

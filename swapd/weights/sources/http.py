@@ -12,7 +12,7 @@ import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -225,13 +225,18 @@ class _PlainHandler(HTTPHandler):
 
 class _TlsHandler(HTTPSHandler):
     def __init__(self, lines: list[socket.socket]) -> None:
-        super().__init__()
+        super().__init__(context=_tls())
         self._lines = lines
-        self._tls = ssl.create_default_context()
 
     @override
     def https_open(self, req: Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(_Tls, lines=self._lines), req, context=self._tls)
+        return self.do_open(partial(_Tls, lines=self._lines), req, context=_tls())
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Read the system's certificates once: that takes longer than many a request."""
+    return ssl.create_default_context()
 
 
 def _opener(lines: list[socket.socket]) -> OpenerDirector:
