@@ -9,6 +9,7 @@ from swapd.cli.gpus import release_gpus
 from swapd.cli.help import Group
 from swapd.cli.orders import drain, load, pin, reload, undrain, unload, unpin
 from swapd.cli.serve import serve
+from swapd.cli.simulate import simulate
 from swapd.cli.status import status
 from swapd.cli.topology import topology
 
@@ -24,8 +25,9 @@ def swapd() -> None:
       Start:    swapd check swapd.yaml && swapd serve swapd.yaml
       Look:     swapd status, swapd topology
       Operate:  swapd load MODEL | unload MODEL | pin MODEL | drain | reload
+      Plan:     swapd simulate
 
-    All commands but serve and check talk to the running daemon through its admin socket: --admin PATH,
+    All commands but serve, check and simulate talk to the running daemon through its admin socket: --admin PATH,
     $SWAPD_ADMIN, or admin.sock in $RUNTIME_DIRECTORY, /run/swapd or $XDG_RUNTIME_DIR/swapd.
 
       Exit codes:
@@ -50,5 +52,6 @@ for _command in (
     release_gpus,
     reload,
     events,
+    simulate,
 ):
     swapd.add_command(_command)

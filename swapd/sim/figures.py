@@ -1,7 +1,7 @@
 """Puts the outcome of simulated runs into figures with fixed names, for programs and for tables.
 
-Names end in their unit: ``_s`` seconds, ``_per_h`` per hour of the trace, ``_share`` 0–1, ``_gpus`` mean number of GPUs.
-Of several seeds the figures are means, but for maxima, and verdicts are the worst of all.
+Names end in their unit: ``_s`` seconds, ``_per_h`` per hour of the trace, ``_share`` 0–1, ``_gpus`` GPUs on
+average. Of several seeds the figures are means, but for maxima, and verdicts are the worst of all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _WORST: Final = (Verdict.THRASHING, Verdict.MARGINAL, Verdict.OK)
 
 
 def row(rules: Rules, outcomes: Mapping[int | None, Outcome], catalog: Catalog, limit: Duration) -> Figures:
-    """Return one row: the figures of the node over all seeds, of each seed alone if there are any, and of the models."""
+    """Return one row: figures of the node over all seeds, of each seed alone if there are any, and of the models."""
     runs = [node_figures(outcome, limit) for outcome in outcomes.values()]
     models = [model_figures(outcome.report, catalog, limit) for outcome in outcomes.values()]
     found: Figures = {

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from swapd.core.catalog import Catalog, ModelSpec, PolicyName
 from swapd.core.commands import Start
-from swapd.core.ids import Duration, ModelName
+from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.policies import EvictionPolicy
 from swapd.core.topology import NodeTopology
 from swapd.sim.clairvoyant import Clairvoyant
@@ -40,6 +40,11 @@ class Rules:
     policy: str = PolicyName.GDSF.value
     #: ``None``: auto
     protect: Duration | None = None
+
+    @property
+    def name(self) -> str:
+        """How a row is called."""
+        return self.policy if self.protect is None else f"{self.policy}, protect {self.protect / SECOND:g} s"
 
 
 @dataclass(frozen=True, slots=True)
