@@ -12,6 +12,7 @@ from swapd.cli.serve import serve
 from swapd.cli.simulate import simulate
 from swapd.cli.status import status
 from swapd.cli.topology import topology
+from swapd.cli.trace import trace
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -25,7 +26,7 @@ def swapd() -> None:
       Start:    swapd check swapd.yaml && swapd serve swapd.yaml
       Look:     swapd status, swapd topology
       Operate:  swapd load MODEL | unload MODEL | pin MODEL | drain | reload
-      Plan:     swapd simulate
+      Plan:     swapd trace > week.csv && swapd simulate --trace week.csv --models swapd.yaml
 
     All commands but serve, check and simulate talk to the running daemon through its admin socket: --admin PATH,
     $SWAPD_ADMIN, or admin.sock in $RUNTIME_DIRECTORY, /run/swapd or $XDG_RUNTIME_DIR/swapd.
@@ -52,6 +53,7 @@ for _command in (
     release_gpus,
     reload,
     events,
+    trace,
     simulate,
 ):
     swapd.add_command(_command)

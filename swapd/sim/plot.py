@@ -21,9 +21,10 @@ _GPU_IN: Final = 0.28
 _PANEL_IN: Final = 2.2
 #: a drawing with more bars or dots than this is kept as an image inside the SVG, which would be too large otherwise
 _MOST_SHAPES: Final = 4000
-_COLOURS: Final = 20
-_LOADING: Final = "#b0b0b0"
+_LOADING: Final = "black"
 _LEAVING: Final = "#e8e8e8"
+#: places of the palette that could be taken for an engine that leaves
+_GREYS: Final = (14, 15)
 _LEAST_S: Final = 0.1
 
 
@@ -70,7 +71,7 @@ def _draw_residents(axes: "Axes", name: str, lives: Lives, gpus: int, colours: M
     many = sum(map(len, bars.values())) > _MOST_SHAPES
     for (gpu, colour), spans in bars.items():
         axes.broken_barh(spans, (gpu - 0.45, 0.9), facecolors=colour, linewidth=0, rasterized=many)
-    axes.set(title=f"{name}: residents by GPU (grey: loading)", ylabel="GPU", ylim=(gpus - 0.5, -0.5))
+    axes.set(title=f"{name}: residents by GPU (black: loading)", ylabel="GPU", ylim=(gpus - 0.5, -0.5))
     axes.set_yticks(range(gpus))
     axes.set_xlim(0, max(lives.end / _HOUR, 1e-9))
 
@@ -104,5 +105,5 @@ def _colours(models: Iterator[ModelName]) -> dict[ModelName, str]:
     from matplotlib.colors import to_hex
 
     palette = colormaps["tab20"]
-    names = sorted(set(models))
-    return {name: to_hex(palette(place % _COLOURS)) for place, name in enumerate(names)}
+    vivid = [to_hex(palette(place)) for place in range(palette.N) if place not in _GREYS]
+    return {name: vivid[place % len(vivid)] for place, name in enumerate(sorted(set(models)))}

@@ -1,6 +1,7 @@
 """A daemon behind the admin socket: answers as told, remembers what it was asked."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from swapd.admin.control import Result
@@ -31,6 +32,8 @@ class FakeControl:
     result: Result = field(default_factory=lambda: Result(ok=True, detail="done"))
     #: other results than `result`, by name of the order
     results: dict[object, Result] = field(default_factory=dict)
+    #: what `arrivals` yields
+    recorded: list[bytes] = field(default_factory=list)
     asked: list[tuple[object, ...]] = field(default_factory=list)
     gate: asyncio.Event | None = None
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,6 +46,13 @@ class FakeControl:
 
     def topology(self) -> dict[str, object]:
         return dict(annotations(self.view, not_ready=self.extras.not_ready))
+
+    async def arrivals(self) -> AsyncGenerator[bytes, None]:
+        for chunk in self.recorded:
+            yield chunk
+
+    def model_list(self) -> str:
+        return "model,gpus,load_s\nm01,2,18.7\n"
 
     async def load(self, model: ModelName) -> Result:
         return await self._answer("load", model)
