@@ -1,6 +1,6 @@
 """Measures one placement decision: microseconds for every size and every mask of free GPUs, on every fixture.
 
-Nothing is remembered between decisions, so each is cold. An input's time is the best of five, in the best of three
+Nothing is remembered between decisions, so each is cold. An input's time is the best of three, in the best of six
 rounds over all inputs, with the garbage collector off; the percentiles are over the inputs. (Single times on a shared
 CPU measure the neighbours.) Inputs with too few free GPUs are left out, they would only make the figures look better.
 """
@@ -20,8 +20,8 @@ from swapd.core.tables import USUAL_SIZES
 from swapd.core.topology import NodeTopology
 from swapd.core.wiring import Wiring
 
-ROUNDS = 3
-REPEATS = 5
+ROUNDS = 6
+REPEATS = 3
 GOAL_US = 20
 GOAL_TABLES_MS = 50
 #: masks of 16 GPUs that are tried, of 65,536

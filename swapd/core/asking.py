@@ -11,6 +11,7 @@ Rules that hold here:
 from typing import Final
 
 from swapd.core.commands import ReadMemory
+from swapd.core.foreign import UNSETTLED
 from swapd.core.ids import MILLISECOND, SECOND, Duration, Instant
 from swapd.core.node import Node
 from swapd.core.reasons import State
@@ -20,8 +21,6 @@ FIRST_PAUSE: Final = Duration(100 * MILLISECOND)
 LONGEST_PAUSE: Final = Duration(2 * SECOND)
 #: an order not answered by then is given up
 ANSWER_DEADLINE: Final = Duration(10 * SECOND)
-#: states in which an instance's memory is coming or going
-UNSETTLED: Final = (State.LOADING, State.UNLOADING, State.LEAKED)
 
 
 def hurry(node: Node) -> None:

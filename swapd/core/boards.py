@@ -79,6 +79,8 @@ class Boards:
         ``PREFERRED``: the best class that fits, in it the set that leaves the most. ``REQUIRED``: the same, with a
         ring. ``IGNORE``: the set that leaves the most. A single GPU is chosen in the same way for all.
         """
+        if free.bit_count() < size:
+            return NO_GPUS
         if size == 1:
             use = NvlinkUse.PREFERRED
         if self._wiring.flat:

@@ -23,7 +23,8 @@ from swapd.core.lifecycle import Cause
 from swapd.core.moves import abort_load, drain, forget
 from swapd.core.node import NEVER, GpuRecord, Node
 from swapd.core.reasons import Rejection, State, UnloadCause
-from swapd.core.release import confirm
+from swapd.core.release import confirm_all
+from swapd.core.sentences import gpu_condition
 from swapd.core.state import Instance, Model
 from swapd.core.topology import DriverState, Gpu, NodeTopology
 
@@ -58,9 +59,7 @@ def topology_changed(node: Node, event: TopologyChanged) -> bool:
     set_boards(node)
     if topology.driver is not before.driver:
         _tell_driver(node, before.driver)
-    for instance in list(node.instances.values()):
-        if instance.state in (State.UNLOADING, State.LEAKED):
-            confirm(node, instance)
+    confirm_all(node)
     node.recheck = True
     return True
 
@@ -85,10 +84,10 @@ def _update(node: Node, record: GpuRecord, gpu: Gpu) -> None:
     if was_measured and not record.measured:
         record.free_bytes = record.processes = None
         record.foreign_bytes = record.lingering_bytes = Bytes(0)
+        record.lingering_until = None
         record.taken = NEVER
     if gpu.health is not before.health:
-        told = f"GPU {gpu.index} is {gpu.health.value}" + (f": {gpu.why}" if gpu.why else "")
-        node.story.add(node.at, told)
+        node.story.add(node.at, gpu_condition(gpu))
         node.out.append(GpuChanged(gpu.index, gpu.uuid, before.health, gpu.health, gpu.why))
 
 
@@ -126,7 +125,7 @@ def _hold_back(node: Node, instance: Instance) -> None:
 
 
 def _leave(node: Node, instance: Instance, gpu: Gpu) -> None:
-    why = f"GPU {gpu.index} is {gpu.health.value}"
+    why = gpu_condition(gpu)
     match instance.state:
         case State.RESERVED:
             forget(node, instance, Cause.ROOM_LOST, why)

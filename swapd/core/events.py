@@ -135,8 +135,8 @@ class ProcessesGone:
 class EngineGone:
     """Nothing of the instance is left: no process, nothing that listens on its port.
 
-    Frees its memory where no driver tells otherwise (virtual devices, lost GPUs, memory that cannot be measured);
-    elsewhere the driver's word in a later ``GpuMemoryRead`` does.
+    Frees its host memory, and its GPU memory where no driver tells otherwise (virtual devices, lost GPUs, memory that
+    cannot be measured); elsewhere the driver's word does, in a ``GpuMemoryRead`` taken after its processes had ended.
     """
 
     at: Instant

@@ -96,8 +96,7 @@ def find(node: Node, need: Need, avail: GpuSet, costs: Mapping[InstanceId, float
             waiting |= found.waits << index
     if usable.bit_count() < need.gpus:
         return None
-    missing = lacking(node, need) if need.host_bytes else 0
-    host_waits = is_short(node, need.host_bytes)
+    missing, host_waits = (lacking(node, need), is_short(node, need.host_bytes)) if need.host_bytes else (0, False)
     if missing <= 0:
         gpus = _free_set(node, need, clear)
         if gpus:

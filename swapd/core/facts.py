@@ -16,11 +16,11 @@ from swapd.core.events import (
     StageEntered,
     StopSignalled,
 )
+from swapd.core.footprints import await_measurement
 from swapd.core.grants import serve
 from swapd.core.ids import InstanceId, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import break_down, fail_load, ready
-from swapd.core.memory import await_measurement
 from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, Stage, State, UnloadCause
 from swapd.core.release import nothing_left

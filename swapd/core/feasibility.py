@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from swapd.core.devices import RETRY_AFTER, trouble
+from swapd.core.host_memory import given_up
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId
 from swapd.core.node import Node
 from swapd.core.placement import option, suited
@@ -93,8 +94,8 @@ def _has_room(node: Node, need: Need, leaving: Mapping[InstanceId, float]) -> bo
     most = node.topology.host_bytes
     if most is None or not need.host_bytes:
         return True
-    staying = sum(i.host_bytes for i in node.instances.values() if i.id not in leaving)
-    return staying + need.host_bytes <= most
+    stays = (i for i in node.instances.values() if i.id not in leaving and i.state is not State.UNLOADING)
+    return given_up(stays) + need.host_bytes <= most
 
 
 def _foreign(node: Node, need: Need) -> str:

@@ -9,6 +9,7 @@ Rules that hold here:
 """
 
 from swapd.core.asking import hurry
+from swapd.core.foreign import wait_no_longer
 from swapd.core.host_memory import is_short
 from swapd.core.ids import Instant
 from swapd.core.lifecycle import Cause
@@ -32,6 +33,8 @@ def begin(node: Node, instance: Instance) -> None:
             instance.timeline.append((Stage.RELEASE, node.at))
         hurry(node)
     elif node.at >= deadline(node, instance):
+        for gpu in gpus:
+            wait_no_longer(gpu)
         forget(node, instance, Cause.ROOM_LOST, "the driver did not show its room free in time")
         node.recheck = True
 
@@ -44,8 +47,7 @@ def deadline(node: Node, instance: Instance) -> Instant:
 
 def is_shown_free(gpu: GpuRecord, instance: Instance) -> bool:
     """Say whether the driver's last word on a GPU lets a booked instance start there."""
-    need = instance.bytes_per_gpu
-    if gpu.free_bytes is None or gpu.taken < max(instance.reserved_at, gpu.settled):
+    need, free = instance.bytes_per_gpu, gpu.startable_bytes
+    if free is None or gpu.taken < max(instance.reserved_at, gpu.settled):
         return False
-    fits = gpu.free_bytes + gpu.lingering_bytes >= need
-    return fits and gpu.charged() + gpu.foreign_bytes + need <= gpu.memory_bytes
+    return free >= need and gpu.charged() + gpu.foreign_bytes + need <= gpu.memory_bytes

@@ -117,8 +117,8 @@ def starts_are_confirmed(node: Node) -> None:
 
 
 def _shows(gpu: GpuRecord, instance: Instance) -> bool:
-    free = gpu.free_bytes
-    return free is not None and free + gpu.lingering_bytes >= instance.bytes_per_gpu
+    free = gpu.startable_bytes
+    return free is not None and free >= instance.bytes_per_gpu
 
 
 def _booked_now(node: Node, instance: Instance) -> bool:

@@ -10,7 +10,7 @@ Rules that hold here:
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, islice
+from itertools import accumulate, combinations, islice
 from typing import Final
 
 from swapd.core.ids import NO_GPUS, GpuSet, gpu_indices
@@ -71,9 +71,10 @@ def whole_boards(boards: Sequence[GpuSet], size: int) -> list[GpuSet]:
 
 
 def _whole_and_rest(boards: Sequence[GpuSet], size: int) -> Iterator[GpuSet]:
-    """Yield sets of some whole boards and a part of one more."""
-    for number in range(min(len(boards), size), 0, -1):
-        for chosen in combinations(boards, number):
+    """Yield sets of some whole boards and a part of one more; of the ways to take so many boards only the first."""
+    smallest = accumulate(sorted(board.bit_count() for board in boards))
+    for number in range(sum(together <= size for together in smallest), 0, -1):
+        for chosen in islice(combinations(boards, number), MOST_SETS):
             union = sum(chosen)
             rest = size - union.bit_count()
             if rest == 0:

@@ -44,6 +44,8 @@ def step(node: Node, instance: Instance, cause: Cause, why: str) -> None:
     model = instance.model
     if model.instance is instance and state in _OVER:
         model.instance = None
+        # whoever waits for it was let wait because it was there; with a GPU less it may find no place again
+        node.recheck = node.recheck or bool(node.cordoned)
     if state is State.GONE:
         del node.instances[instance.id]
         for gpu in node.on(instance.gpus):

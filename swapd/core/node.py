@@ -38,8 +38,10 @@ class GpuRecord:
     free_bytes: Bytes | None = None
     #: taken by others than our instances, as it was when that could be told last
     foreign_bytes: Bytes = Bytes(0)
-    #: where its memory is a NUMA node: what ended instances may still be shown to hold although it is free
+    #: what released instances may still be shown to hold: it counts as free in plans, and is not foreign …
     lingering_bytes: Bytes = Bytes(0)
+    #: … until then; ``None``: for good, as the GPU's memory is a NUMA node
+    lingering_until: Instant | None = None
     #: when the last reading of it began
     taken: Instant = NEVER
     #: a reading begun before this may show an instance half loaded, or half released
@@ -56,6 +58,15 @@ class GpuRecord:
     def measured(self) -> bool:
         """Whether the driver's word counts here; else the accounts alone do."""
         return self.gpu.measured and self.gpu.placeable
+
+    @property
+    def startable_bytes(self) -> int | None:
+        """What a load that begins now may take, by the driver's last word; ``None``: not known."""
+        return (
+            self.free_bytes
+            if self.free_bytes is None or not self.gpu.lingers
+            else self.free_bytes + self.lingering_bytes
+        )
 
     def charged(self) -> int:
         """Return what the instances that may hold memory here are charged, bytes."""

@@ -77,16 +77,17 @@ def option(gpu: GpuRecord, need: Need, candidates: Mapping[InstanceId, float]) -
     free = gpu.memory_bytes - gpu.foreign_bytes - need.bytes_per_gpu
     if free < 0:
         return None
-    if not gpu.instances:
-        return GpuOption()
     found = GpuOption()
+    if not gpu.instances:
+        return found
+    exclusive = need.exclusive
     evictable = 0
     for resident in gpu.instances.values():
         if resident.state is State.UNLOADING:
             found.waits = True
             continue
         stays = resident.id not in candidates
-        if need.exclusive or resident.exclusive:
+        if exclusive or resident.exclusive:
             if stays:
                 return None
             found.victims += (resident,)

@@ -49,7 +49,7 @@ def occupancy(owner: Sequence[int], cost: Sequence[float], blocked: int) -> Occu
     price = {models: cost[models.bit_length() - 1] for models in owner if models}
     mixed = False
     groups = [models for models in price if models & (models - 1)]
-    if groups:  # single models cannot be neither equal nor apart
+    if groups:  # the masks of one model each are equal or apart anyway
         price |= {models: sum(cost[model] for model in gpu_indices(GpuSet(models))) for models in groups}
         mixed = sum(price).bit_count() != sum(map(int.bit_count, price))
     price[0] = 0

@@ -3,20 +3,23 @@
 Rules that hold here:
 
 * The end of a process frees nothing. Once nothing of the engine is left, and a reading was taken after its last process
-  was gone, either of two words of the driver frees it: there is as much free memory as there should be; or the process
-  list has shown the instance before and, trusted, shows it no more. A list that never showed it proves nothing.
+  was gone, either of two words of the driver frees it: there is as much free memory as there should be, and the process
+  list, if it can be trusted, does not say that the instance still holds some; or the list has shown the instance before
+  and shows it no more. A list that never showed it proves nothing.
 * Where no driver tells (virtual devices, memory that cannot be measured, GPUs that are lost, failed or partitioned) the
   end of the engine frees it. If such a GPU comes back, what is taken there counts as foreign.
 * What is not free by the deadline is leaked: charged as much as is still missing, at most what was charged before, and
   looked at again with every reading. Where the GPU's memory is a NUMA node, pages may stay counted although nobody has
   them any more: there the accounts are trusted from the deadline on.
-* An instance leaves each GPU as soon as its memory there is free, and is gone with the last one.
+* An instance leaves each GPU as soon as its memory there is free, and is gone with the last one. What is still shown
+  as taken then is expected to come back within the time of a release.
 """
 
 from typing import Final
 
 from swapd.core.asking import hurry
-from swapd.core.ids import Bytes
+from swapd.core.foreign import linger
+from swapd.core.ids import Bytes, Instant
 from swapd.core.moves import leak, released
 from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import ReleaseEvidence, State
@@ -50,6 +53,13 @@ def overdue(node: Node, instance: Instance) -> None:
         confirm(node, instance)
 
 
+def confirm_all(node: Node) -> None:
+    """Let go whatever is free by what is known now."""
+    for instance in list(node.instances.values()):
+        if instance.state in (State.UNLOADING, State.LEAKED):
+            confirm(node, instance)
+
+
 def confirm(node: Node, instance: Instance) -> None:
     """Take an unloading or leaked instance off every GPU where its memory is free; let it go with the last one."""
     stopping = instance.stopping
@@ -61,6 +71,9 @@ def confirm(node: Node, instance: Instance) -> None:
             continue
         evidence = _evidence(node, gpu, instance)
         if evidence is not None:
+            if gpu.measured:
+                missing = min(_missing(gpu, instance) or 0, instance.bytes_per_gpu)
+                linger(gpu, missing, Instant(node.at + node.settings.release_timeout))
             del gpu.instances[instance.id]
             node.changes += 1
             stopping.by = min(stopping.by, evidence, key=_ORDER.index)
@@ -78,33 +91,54 @@ def _evidence(node: Node, gpu: GpuRecord, instance: Instance) -> ReleaseEvidence
     assert stopping is not None
     missing = _missing(gpu, instance)
     if missing is not None:
-        if missing <= max(LEAST_SLACK, instance.bytes_per_gpu // SLACK_SHARE):
+        slack = max(LEAST_SLACK, instance.bytes_per_gpu // SLACK_SHARE)
+        if missing <= slack and _told(gpu, instance) <= slack:
             return ReleaseEvidence.FREE
-        if gpu.processes is not None and instance.listed >> gpu.index & 1 and instance.id not in gpu.processes:
+        if _has_left_the_list(gpu, instance):
             return ReleaseEvidence.PROCESSES
     late = instance.state is State.LEAKED or (stopping.leak_at is not None and node.at >= stopping.leak_at)
-    if gpu.gpu.lingers and late:
-        gpu.lingering_bytes = Bytes(gpu.lingering_bytes + max(0, missing or 0))
-        return ReleaseEvidence.ACCOUNTS
-    return None
+    return ReleaseEvidence.ACCOUNTS if gpu.gpu.lingers and late else None
 
 
 def _missing(gpu: GpuRecord, instance: Instance) -> int | None:
     """Return how much less than there should be is free on a GPU, bytes; ``None``: not known since the processes ended.
 
-    There should be everything but what others of our instances are charged and what is foreign.
+    There should be everything but what others of our instances are charged and what is foreign. As one that loads does
+    not hold all of its charge yet, the answer may be too large then, but not too small.
     """
     stopping = instance.stopping
     assert stopping is not None
     if gpu.free_bytes is None or stopping.gone_at is None or gpu.taken < stopping.gone_at:
         return None
-    others = gpu.charged() - instance.charge(gpu.index)
+    others = sum(_surely_held(gpu, other) for other in gpu.instances.values() if other is not instance)
     return gpu.memory_bytes - gpu.foreign_bytes - gpu.lingering_bytes - others - gpu.free_bytes
+
+
+def _surely_held(gpu: GpuRecord, instance: Instance) -> int:
+    """Return what another instance accounts for; of several that have ended the process list tells who still counts."""
+    if not instance.holds or _has_left_the_list(gpu, instance):
+        return 0
+    return _told(gpu, instance) if instance.state is State.LOADING else instance.charge(gpu.index)
+
+
+def _told(gpu: GpuRecord, instance: Instance) -> int:
+    """Return what the processes of an instance hold on a GPU by the driver's list, bytes; 0 also if it says nothing."""
+    return (gpu.processes or {}).get(instance.id) or 0
+
+
+def _has_left_the_list(gpu: GpuRecord, instance: Instance) -> bool:
+    """Say whether a list taken after the end of an instance does not show it any more, as one did before."""
+    stopping = instance.stopping
+    if stopping is None or stopping.gone_at is None or gpu.taken < stopping.gone_at or gpu.processes is None:
+        return False
+    return bool(instance.listed >> gpu.index & 1) and instance.id not in gpu.processes
 
 
 def _charge_what_is_missing(node: Node, gpu: GpuRecord, instance: Instance) -> None:
     missing = _missing(gpu, instance)
-    charge = Bytes(instance.bytes_per_gpu if missing is None else min(missing, instance.bytes_per_gpu))
+    loading = any(other.state is State.LOADING for other in gpu.instances.values())
+    most = instance.charge(gpu.index) if loading else instance.bytes_per_gpu
+    charge = Bytes(most if missing is None else min(missing, most))
     if charge != instance.charge(gpu.index):
         instance.leaked[gpu.index] = charge
         node.changes += 1

@@ -8,10 +8,10 @@ and settings count at once. A load under way with the old revision is broken off
 from swapd.core.catalog import Catalog, ModelSpec, SchedulingSettings
 from swapd.core.devices import set_boards
 from swapd.core.eta import expect
+from swapd.core.footprints import plan_with
 from swapd.core.grants import refuse_all, refuse_queued, serve
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import clear_cool_down, drop_wish
-from swapd.core.memory import plan_with
 from swapd.core.moves import abort_load, drain, forget, lift_drain
 from swapd.core.node import Node
 from swapd.core.operators import enter_pin

@@ -19,10 +19,8 @@ Weights = Sequence[Sequence[int]]
 
 
 def bottleneck(weights: Weights, gpus: Sequence[int]) -> int:
-    """Return the weakest hop of the best ring through these GPUs: of two the hop between them, of one 0."""
+    """Return the weakest hop of the best ring through these GPUs (at least two; of two it is the hop between them)."""
     count = len(gpus)
-    if count < 2:
-        return 0
     hops = [[weights[one][two] for two in gpus] for one in gpus]
     every = _different(hops)
     if count == 2 or len(every) == 1:

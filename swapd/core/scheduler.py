@@ -6,7 +6,7 @@ a ready model with a free slot is granted, and its end is noted, without looking
 
 from typing import assert_never
 
-from swapd.core import devices, facts, laws, memory, operators, reload, requests, snapshot
+from swapd.core import devices, facts, footprints, laws, memory, operators, reload, requests, snapshot
 from swapd.core.boards import boards_for
 from swapd.core.catalog import Catalog
 from swapd.core.commands import Command
@@ -125,7 +125,7 @@ class Scheduler:
             case TopologyChanged():
                 return devices.topology_changed(node, event)
             case FootprintsKnown():
-                return memory.footprints_known(node, event)
+                return footprints.footprints_known(node, event)
             case CatalogChanged():
                 reload.apply(node, event.catalog)
                 return True

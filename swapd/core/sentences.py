@@ -11,12 +11,20 @@ from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, gpu_indices
 from swapd.core.node import Node
 from swapd.core.reasons import State
 from swapd.core.state import Instance, Model
+from swapd.core.topology import Gpu, GpuHealth
 
 #: the least time after which to ask again, and the least share of what was expected
 LEAST: Final = Duration(SECOND)
 SHARE: Final = 4
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
+_CONDITIONS: Final = {
+    GpuHealth.HEALTHY: "is healthy",
+    GpuHealth.DEGRADED: "is degraded",
+    GpuHealth.FAILED: "has failed",
+    GpuHealth.LOST: "is lost",
+    GpuHealth.MIG: "is partitioned by MIG",
+}
 #: what helps a model for which there is no room in time
 ADVICE: Final = "a place of its own (promotion) or another node would help"
 
@@ -25,6 +33,11 @@ def gpu_list(gpus: GpuSet) -> str:
     """Name a set of GPUs by their indices."""
     indices = list(gpu_indices(gpus))
     return f"{'GPU' if len(indices) == 1 else 'GPUs'} {', '.join(map(str, indices))}"
+
+
+def gpu_condition(gpu: Gpu) -> str:
+    """Say how a GPU is: ``GPU 3 is lost (it has left the bus)``."""
+    return f"GPU {gpu.index} {_CONDITIONS[gpu.health]}" + (f" ({gpu.why})" if gpu.why else "")
 
 
 def size(count: Bytes) -> str:

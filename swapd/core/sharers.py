@@ -15,7 +15,7 @@ from swapd.core.state import Instance
 
 #: steps of one search, and of all searches of a plan, before the best so far is taken
 SEARCH_LIMIT: Final = 4096
-PLAN_LIMIT: Final = 4 * SEARCH_LIMIT
+PLAN_LIMIT: Final = 2 * SEARCH_LIMIT
 
 Victims = tuple[Instance, ...]
 #: bytes by what is missing: on each of some GPUs, then of host memory
@@ -133,11 +133,10 @@ def _less(missing: Amounts, freed: Amounts) -> Amounts:
 def _pruned(missing: Amounts, places: tuple[int, ...], freed: list[Amounts]) -> list[int]:
     """Strike out, the dearest first, whoever proves unnecessary."""
     kept = list(places)
+    total: Amounts = tuple(sum(freed[place][kind] for place in places) for kind in range(len(missing)))
     for place in reversed(places):
-        still = missing
-        for other in kept:
-            if other != place:
-                still = _less(still, freed[other])
-        if not any(still):
+        rest = tuple(amount - less for amount, less in zip(total, freed[place], strict=True))
+        if all(amount >= lack for amount, lack in zip(rest, missing, strict=True)):
             kept.remove(place)
+            total = rest
     return kept

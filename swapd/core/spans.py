@@ -15,7 +15,7 @@ from operator import itemgetter
 from swapd.core.catalog import NvlinkUse
 from swapd.core.ids import NO_GPUS, GpuSet, gpu_indices
 from swapd.core.layout import parts, patch, sets_over, whole_boards
-from swapd.core.prices import Occupancy, Taking, cheaper, taking
+from swapd.core.prices import Occupancy, Taking, cheaper, price_of, taking
 from swapd.core.quality import judge_set
 from swapd.core.tables import Board, worth
 from swapd.core.wiring import Wiring
@@ -53,14 +53,10 @@ class Spans:
 
     def cheapest(self, size: int, now: Occupancy, sets: Sequence[tuple[GpuSet, int]], use: NvlinkUse) -> Taking | None:
         """Return the cheapest set among the listed ones and one made of the cheapest GPUs, else any."""
-        required = use is NvlinkUse.REQUIRED
         best: Taking | None = None
-        for gpus, _ in sets if size > self.largest else ():
-            if not gpus & now.blocked and not (required and not self._ring(gpus)):
-                found = taking(self._wiring, gpus, now)
-                if best is None or cheaper(found, best, use):
-                    best = found
-        for gpus in () if required or not self._may_span(size) else self._loose(size, now):
+        listed = self._cheapest_listed(now, sets, use) if size > self.largest else None
+        loose = () if use is NvlinkUse.REQUIRED or not self._may_span(size) else self._loose(size, now)
+        for gpus in loose if listed is None else (listed, *loose):
             found = taking(self._wiring, gpus, now)
             if best is None or cheaper(found, best, use):
                 best = found
@@ -68,6 +64,16 @@ class Spans:
             gpus = self.choose(size, self._every & ~now.blocked, (), use)
             best = taking(self._wiring, gpus, now) if gpus else None
         return best
+
+    def _cheapest_listed(self, now: Occupancy, sets: Sequence[tuple[GpuSet, int]], use: NvlinkUse) -> GpuSet | None:
+        """Return the cheapest of the listed sets, of equals that of the best class (for ``IGNORE`` of the worst)."""
+        best: tuple[float, int, GpuSet] | None = None
+        for gpus, rank in sets:
+            if not gpus & now.blocked:
+                key = (price_of(gpus, now), -rank if use is NvlinkUse.IGNORE else rank, gpus)
+                if (best is None or key < best) and (use is not NvlinkUse.REQUIRED or self._ring(gpus)):
+                    best = key
+        return None if best is None else best[2]
 
     def _may_span(self, size: int) -> bool:
         """Say whether sets of this size may lie on several boards even when no ring goes through them."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from swapd.core.boards import Boards, boards_for
 from swapd.core.catalog import ModelSpec, NvlinkUse, SchedulingSettings
-from swapd.core.sentences import gpu_list, number, size
+from swapd.core.sentences import gpu_condition, gpu_list, number, size
 from swapd.core.state import Need
 from swapd.core.suitable import is_able, is_named, is_unregistered, mask
 from swapd.core.topology import Gpu, NodeTopology
@@ -108,7 +108,7 @@ def _now(
     sound = mask(gpu for gpu in fitting if gpu.placeable)
     if not boards.choose(need.gpus, sound, use=need.nvlink):
         bad = sorted([*unknown, *(gpu for gpu in fitting if not gpu.placeable)], key=_index)
-        return Obstacle(", ".join(_condition(gpu) for gpu in bad), passing=True)
+        return Obstacle(", ".join(gpu_condition(gpu) for gpu in bad), passing=True)
     if not require_fabric or need.gpus == 1:
         return None
     unregistered = mask(gpu for gpu in fitting if gpu.placeable and is_unregistered(gpu))
@@ -128,10 +128,6 @@ def _only(found: Sequence[Gpu]) -> str:
 
 def _version(capability: tuple[int, int] | None) -> str:
     return "one that is not known" if capability is None else f"{capability[0]}.{capability[1]}"
-
-
-def _condition(gpu: Gpu) -> str:
-    return f"GPU {gpu.index} is {gpu.health.value}" + (f" ({gpu.why})" if gpu.why else "")
 
 
 def _index(gpu: Gpu) -> int:

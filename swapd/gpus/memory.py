@@ -12,11 +12,15 @@ Rules that hold here:
 
 from collections.abc import Callable, Iterable, Mapping
 
+import structlog
+
 from swapd.core.events import GpuMemory, GpuMemoryRead
 from swapd.core.ids import Bytes, InstanceId, Instant
 from swapd.core.topology import Gpu, GpuHealth
 from swapd.gpus.poll import Poll
 from swapd.gpus.readings import GpuProcess
+
+_log = structlog.get_logger(__name__)
 
 Held = Mapping[InstanceId, Bytes | None]
 
@@ -81,6 +85,7 @@ class Memory:
         self._ask = owners
         self._living: Mapping[int, InstanceId] = {}
         self._owners = Owners()
+        self._warned = False
 
     @property
     def wants_processes(self) -> bool:
@@ -94,7 +99,11 @@ class Memory:
             self._owners.learn(self._living)
 
     def after_poll(self, at: Instant, poll: Poll, gpus: Iterable[Gpu]) -> GpuMemoryRead:
-        """Return the fact."""
+        """Return the fact; warns once if processes were asked for and could not be told."""
+        untold = [index for index, polled in poll.gpus.items() if polled.memory and polled.processes is None]
+        if self.wants_processes and untold and not self._warned:
+            self._warned = True
+            _log.warning("gpu_processes_not_trusted", gpus=untold)
         fact = GpuMemoryRead(at=at, taken=poll.taken, readings=readings(poll, gpus, self._owners))
         self._owners.forget(self._living, (polled.processes for polled in poll.gpus.values()))
         return fact

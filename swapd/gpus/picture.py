@@ -64,14 +64,18 @@ class Picture:
         if missed and not self._doubted:
             self._doubted = True
             known = len(self.found.gpus)
-            self.devices = {index: device for index, device in discovery.devices.items() if index < known}
+            self._handles({index: device for index, device in discovery.devices.items() if index < known})
             return False
         self._doubted = False
-        self.devices = discovery.devices
+        self._handles(discovery.devices)
         self.found = discovery.topology
         for gpu in self.found.gpus:
             self._conditions[gpu.index] = after_discovery(self._condition(gpu.index), gpu, self._patience)
         return True
+
+    def _handles(self, devices: Mapping[int, Device]) -> None:
+        """Take new handles; a lost GPU keeps its old one, by which it is still polled and its events are attributed."""
+        self.devices = {**self.devices, **devices}
 
     def _in_service(self, gpu: Gpu) -> bool:
         known = gpu.index < len(self.found.gpus) and self.found.gpus[gpu.index].health is not GpuHealth.LOST

@@ -19,6 +19,7 @@ from functools import partial
 import structlog
 
 from swapd.core.ids import SECOND, Duration, Instant
+from swapd.core.topology import GpuHealth
 from swapd.gpus.discover import discover
 from swapd.gpus.errors import DriverError
 from swapd.gpus.line import Line
@@ -170,9 +171,12 @@ class Rounds:
             self._last_discovery = _clock()
         self.tally.discoveries += 1
         self._count = found.count
-        self._next_discovery = self._last_discovery + _s(parts.settings.discovery_period)
-        self._watches.cover(found.devices.values())
-        if not parts.picture.discovered(found):
+        lost = any(gpu.health is GpuHealth.LOST for gpu in found.topology.gpus)
+        period = parts.settings.search_period if lost else parts.settings.discovery_period
+        self._next_discovery = self._last_discovery + _s(period)
+        settled = parts.picture.discovered(found)
+        self._watches.cover(parts.picture.devices.values())
+        if not settled:
             self._look_again()
 
     # ── what calls for more ──────────────────────────────────────────────────────────────────────────────────────

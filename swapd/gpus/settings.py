@@ -33,6 +33,8 @@ class GpuSettings:
     poll_period: Duration = Duration(5 * SECOND)
     #: between two discoveries when nothing calls for one
     discovery_period: Duration = Duration(300 * SECOND)
+    #: … and while a GPU is lost: a poll has no handle for it, so only a discovery can find it back
+    search_period: Duration = Duration(30 * SECOND)
     #: a poll that calls for another one, or for a discovery, gets it after this; limits what a storm of Xids can cause
     hurry: Duration = SECOND
     #: a poll, an Init or a Shutdown that takes longer has stalled; also how long an order to read memory may wait

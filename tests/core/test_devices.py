@@ -206,6 +206,20 @@ def test_a_model_that_drains_for_a_fault_is_not_taken_back_when_the_gpu_recovers
     assert again.granted
 
 
+@pytest.mark.parametrize("exits", [False, True])
+def test_who_waits_for_the_only_gpu_that_failed_is_told_as_soon_as_the_model_has_left_it(exits: bool) -> None:
+    world = GpuWorld([spec("a", gib=60, load=10)], devices=node(1))
+    world.request("a", at=0, service=50)
+    world.turn(0, GpuHealth.FAILED, at=20)
+    queued = world.request("a", at=30)
+    if exits:
+        world.fact(ev.InstanceExited, "a", at=40, status=1)
+    world.run(100)
+    assert queued.rejected is not None
+    assert queued.rejected[0] == pytest.approx(40 if exits else 60, abs=0.1)
+    assert queued.rejected[1].detail == "a needs 1 GPU with 60 GiB each; GPU 0 has failed"
+
+
 def test_a_victim_of_a_reservation_whose_gpu_fails_is_not_lifted_with_it() -> None:
     models = [spec("a", gib=60, load=10), spec("b", gib=60, load=10)]
     world = GpuWorld(models, devices=node(1))

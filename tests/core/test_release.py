@@ -57,6 +57,79 @@ def test_a_list_that_shows_the_victim_no_more_frees_what_another_process_hides()
     assert world.loads("b") == 1
 
 
+def lingering(lag: float | None, *, size: float = 20) -> GpuWorld:
+    """Return one GPU whose first model is gone from the list at 103 s, and from its memory ``lag`` later."""
+    world = GpuWorld([spec("a", gib=size, load=10), spec("b", gib=70, load=10)], devices=node(1))
+    world.engines["a"].lag = lag
+    world.request("a", at=0)
+    world.order(ev.UnloadOrdered, 100, model=ModelName("a"))
+    return world
+
+
+def test_what_is_on_its_way_back_is_not_held_by_others_and_is_waited_for() -> None:
+    world = lingering(5)
+    b = world.request("b", at=104)
+    world.run(107)
+    note = next(c for _, c in world.log if isinstance(c, ReleaseConfirmed))
+    assert note.by is ReleaseEvidence.PROCESSES
+    assert (world.gpu(0).free_bytes, world.gpu(0).foreign_bytes) == (gib(60), 0)
+    assert world.loads("b") == 0
+    world.run(200)
+    assert 108 < started(world, "b") < 110.1
+    assert b.granted
+
+
+def test_what_does_not_come_back_in_the_time_of_a_release_is_held_by_others() -> None:
+    world = lingering(None)
+    world.read(130)
+    world.run(131)
+    assert world.gpu(0).foreign_bytes == 0
+    world.read(134)
+    world.run(135)
+    assert world.gpu(0).foreign_bytes == gib(20)
+    b = world.request("b", at=140)
+    world.run(141)
+    assert b.rejected is not None
+    assert "other processes hold 20 GiB on GPU 0" in b.rejected[1].detail
+
+
+def test_a_load_that_waited_long_enough_for_it_takes_it_for_somebody_elses() -> None:
+    world = lingering(None)
+    b = world.request("b", at=104)
+    world.run(140)
+    assert b.rejected is not None
+    assert b.rejected[0] == pytest.approx(134, abs=0.1)
+    assert "other processes hold 20 GiB" in b.rejected[1].detail
+
+
+@pytest.mark.parametrize(("lag", "rest"), [(20, 0), (None, 20)])
+def test_a_model_beside_it_is_measured_when_it_is_clear_whose_it_is(lag: float | None, rest: float) -> None:
+    world = lingering(lag)
+    world.figures = False
+    world.reconfigure(spec("b", gib=40, load=10), at=50)
+    world.request("b", at=104)
+    world.run(116)
+    assert world.model("b").measured_bytes is None
+    world.run(140)
+    assert (world.model("b").measured_bytes, world.gpu(0).foreign_bytes) == (gib(40), gib(rest))
+
+
+def test_figures_of_its_processes_tell_what_a_model_beside_it_takes() -> None:
+    world = lingering(None)
+    world.reconfigure(spec("b", gib=40, load=10), at=50)
+    world.request("b", at=104)
+    world.run(116)
+    assert world.model("b").measured_bytes == gib(40)
+
+
+def test_a_gpu_that_cannot_be_read_any_more_shows_nothing_of_others() -> None:
+    world = lingering(None)
+    world.request("b", at=104)
+    world.at(110, lambda: world.unreadable.add(0))
+    world.run(140)
+    assert world.gpu(0).foreign_bytes == 0
+
+
 def test_an_empty_list_that_never_showed_the_victim_is_no_proof() -> None:
     world = two()
     world.figures = False

@@ -88,6 +88,15 @@ def test_sixteen_gpus_are_given_only_when_all_are_free() -> None:
     assert boards.choose(16, (LOW | HIGH) ^ 1, use=PREFERRED) == NO_GPUS
     assert boards.choose(16, LOW | HIGH, use=REQUIRED) == NO_GPUS  # no link joins the boards
     assert boards.quality(LOW | HIGH) is PlacementQuality.TOP
+    assert boards.ring_order(LOW | HIGH) == tuple(range(16))
+
+
+def test_what_is_left_on_two_boards_is_worth_more_the_larger_its_blocks_are() -> None:
+    boards = boards_for(two_hgx(), SIZES)
+    rests = [LOW, gpus(0, 1, 2, 3) | gpus(8, 9, 10, 11), gpus(0, 1, 2, 3, 8, 9), gpus(0, 1, 4, 5, 8, 9), gpus(0)]
+    worths = [boards.phi(rest) for rest in rests]
+    assert worths == sorted(worths, reverse=True)
+    assert len(dict.fromkeys(worths)) == len(worths)
 
 
 def test_more_than_eight_are_whole_boards() -> None:
@@ -157,6 +166,15 @@ def test_sixty_four_virtual_devices_do_not_explode(size: int) -> None:
     assert found is not None
     assert (found.gpus.bit_count(), found.gpus & 0b11) == (size, 0)
     assert found.cost == 100 * max(0, size - 4) + min(size, 4)
+
+
+def test_no_number_of_devices_explodes() -> None:
+    boards = boards_for(virtual(256), (100,))
+    assert len(boards.sets(100)) == MOST_SETS
+    assert boards.choose(100, (1 << 256) - 1, use=PREFERRED) == (1 << 100) - 1
+    odd = boards_for(node(60, numa=[index // 5 for index in range(60)]), (33,))
+    assert 0 < len(odd.sets(33)) <= MOST_SETS
+    assert odd.choose(33, (1 << 60) - 1, use=PREFERRED).bit_count() == 33
 
 
 def test_virtual_devices_on_two_boards_are_evicted_where_it_is_cheapest() -> None:

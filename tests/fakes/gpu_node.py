@@ -112,7 +112,14 @@ class LiveLibrary(FakeLibrary):
 
 if __name__ == "__main__":
     place = Path(sys.argv.pop(1))
-    quick = {"poll_period": 0.2, "hurry": 0.05, "retry_first": 0.1, "retry_cap": 0.5, "poll_deadline": 2}
+    quick = {
+        "poll_period": 0.2,
+        "hurry": 0.05,
+        "search_period": 0.5,
+        "retry_first": 0.1,
+        "retry_cap": 0.5,
+        "poll_deadline": 2,
+    }
     gpus.GpuSettings = functools.partial(  # type: ignore[misc, assignment]
         gpus.GpuSettings, **{name: seconds(value) for name, value in quick.items()}
     )

@@ -138,6 +138,7 @@ def test_escape_codes_comments_and_other_text_do_no_harm() -> None:
     pasted = [
         "user@node:~$ nvidia-smi topo -m",
         "# a note",
+        "GPU0 and GPU1 are new",
         re.sub("(GPU[01]|CPU Affinity)", "\x1b[4m\\1\x1b[0m", head),
         rows[0],
         "",

@@ -170,16 +170,22 @@ async def test_a_call_that_hangs_stalls_the_driver_and_nobody_else(tmp_path: Pat
         assert len((await room.reading()).readings) == 8
 
 
-async def test_a_driver_is_up_again_only_after_polls_in_time(tmp_path: Path) -> None:
+async def test_a_driver_that_stalls_again_at_once_was_not_up_in_between(tmp_path: Path) -> None:
     async with bench(tmp_path, poll_deadline=SOON) as room:
+        await room.polled()
+        two_polls = 2 * len(room.gpus)
+        with (
+            hanging(room.library, "DeviceGetMemoryInfo_v2") as first,
+            hanging(room.library, "DeviceGetMemoryInfo_v2", skip=two_polls) as second,
+        ):
+            await first.until_it_hangs()
+            await room.state(DriverState.STALLED)
+            first.go.set()
+            await second.until_it_hangs()
+            await until(lambda: room.room.stats().stalled_since is not None)
+            assert room.states == [DriverState.UP, DriverState.STALLED]
         await room.up()
-        for _ in range(3):
-            with hanging(room.library, "DeviceGetMemoryInfo_v2") as hang:
-                await hang.until_it_hangs()
-                await until(lambda: room.room.stats().stalled_since is not None)
-                room.library.faults.block("DeviceGetMemoryInfo_v2", lambda: None)
-        await room.up()
-        assert room.states.count(DriverState.STALLED) <= 3
+        assert room.states == [DriverState.UP, DriverState.STALLED, DriverState.UP]
 
 
 async def test_an_init_that_takes_its_time_has_succeeded_all_the_same(tmp_path: Path) -> None:
