@@ -25,6 +25,7 @@ from swapd.sim.rehearse import rehearse
 from swapd.sim.study import Study
 from swapd.sim.traces import TraceError, read_models, read_requests, unlisted
 from swapd.sim.workload import Arrival
+from swapd.sim.world import Timings
 
 DEFAULT_GPUS: Final = 8
 DEFAULT_MEMORY: Final = "80GiB"
@@ -47,6 +48,7 @@ class Options:
     max_wait: str | None = None
     protect_max_wait: str | None = None
     drain_after: str | None = None
+    unload: str | None = None
     round_gpus: bool = False
 
 
@@ -60,7 +62,7 @@ def scene(options: Options) -> Study:
     else:
         topology = _node(options)
         catalog = _listed(options, topology, len(arrivals))
-    study = Study(topology, _ruled(options, catalog), arrivals)
+    study = Study(topology, _ruled(options, catalog), arrivals, timings=_timings(options))
     stray = unlisted(arrivals, catalog.models)
     if stray:
         raise click.ClickException(f"{options.models} does not list {_names(stray)}, which {options.trace} asks for")
@@ -153,6 +155,15 @@ def _ruled(options: Options, catalog: Catalog) -> Catalog:
         promise = duration(options.max_wait, "--max-wait")
         models = {name: replace(spec, max_wait=promise) for name, spec in models.items()}
     return replace(catalog, models=models, settings=settings)
+
+
+def _timings(options: Options) -> Timings:
+    """Return how long it takes to get rid of a model: two thirds to end it, the rest until its memory is free."""
+    if options.unload is None:
+        return Timings()
+    unload = duration(options.unload, "--unload")
+    stop = Duration(2 * unload // 3)
+    return Timings(stop=stop, release=Duration(unload - stop))
 
 
 def _pins(options: Options, catalog: Catalog) -> list[ModelName]:

@@ -61,6 +61,7 @@ def _list(*names: str, **options: Any) -> Callable[..., Any]:
 @click.option(
     "--max-wait", metavar="DURATION", help="Cold-start promise of every model. [default: never, or as configured]"
 )
+@click.option("--unload", metavar="DURATION", help="From the order to stop until the memory is free. [default: 3s]")
 @click.option("--round-gpus", is_flag=True, help="Round every model's GPUs up to a power of two.")
 @_list("--seed", "--seeds", "seeds", metavar="LIST", help="Repeat with load times that vary by 15 %, once per seed.")
 @click.option("--limit", metavar="DURATION", default="60s", show_default=True, help="The wait that is too long.")

@@ -25,7 +25,7 @@ from swapd.sim.occupancy import Occupancy, Waste
 from swapd.sim.report import Report
 from swapd.sim.run import Setup, simulate
 from swapd.sim.workload import Arrival
-from swapd.sim.world import HealthyWorld
+from swapd.sim.world import HealthyWorld, Timings
 
 CLAIRVOYANT: Final = "clairvoyant"
 POLICIES: Final = (*(policy.value for policy in PolicyName), CLAIRVOYANT)
@@ -56,6 +56,8 @@ class Study:
     arrivals: Sequence[Arrival]
     #: of the GPUs a model is given, how many it makes use of; one that is not named uses all
     needs: Mapping[ModelName, int] = field(default_factory=dict)
+    #: how long things take besides loads and requests
+    timings: Timings = field(default_factory=Timings)
 
     def pinning(self, names: Iterable[ModelName]) -> "Study":
         """Return the study with these models pinned."""
@@ -108,7 +110,8 @@ def play(study: Study, rules: Rules, *, seed: int | None = None, observers: Iter
         policy = Clairvoyant(study.arrivals)
     else:
         settings = replace(settings, policy=PolicyName(rules.policy))
-    setup = Setup(virtual(study.topology), replace(study.catalog, settings=settings), policy=policy)
+    catalog = replace(study.catalog, settings=settings)
+    setup = Setup(virtual(study.topology), catalog, study.timings, policy=policy)
     world = setup.healthy(study.arrivals)
     if seed is not None:
         world = UnevenWorld(world.timings, random.Random(seed))  # noqa: S311 - a run that can be repeated
