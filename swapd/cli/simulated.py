@@ -11,6 +11,8 @@ from swapd.cli.table import age, table, wide
 
 Json = dict[str, Any]
 
+_EXTRA: Final = {"unneeded": "unneeded_gpus", "refused": "refused"}
+"""Columns that are shown where there is something in them."""
 _MODELS: Final = 12
 """So many models are shown; the JSON form has all."""
 
@@ -41,22 +43,9 @@ def print_document(document: Json) -> None:
 def _rows(document: Json) -> Table:
     limit = f"> {document['limit_s']:g} s"
     several = len({row["protect_s"] for row in document["policies"]}) > 1
-    names = (
-        "mean",
-        "p50",
-        "p95",
-        "p99",
-        "max",
-        "delayed",
-        limit,
-        "loads/h",
-        "evicted/h",
-        "loading",
-        "thrash",
-        "stranded",
-    )
-    refused = any(row["refused"] for row in document["policies"])
-    rows = table("policy", *names, *(["refused"] if refused else []), right=(*names, "refused"))
+    names = ("mean", "p50", "p95", "p99", "max", "delayed", limit, "loads/h", "evicted/h", "loading", "thrash", "empty")
+    extra = [name for name in ("unneeded", "refused") if any(row[_EXTRA[name]] for row in document["policies"])]
+    rows = table("policy", *names, *extra, right=(*names, *extra))
     for row in document["policies"]:
         protect = "auto" if row["protect_s"] is None else f"{row['protect_s']:g} s"
         cells = (
@@ -68,9 +57,9 @@ def _rows(document: Json) -> Table:
             f"{row['evictions_per_h']:.1f}",
             f"{row['loading_share']:.1%}",
             f"{row['thrash_loads']:g}",
-            f"{row['stranded_gpus']:.2f}",
+            f"{row['empty_gpus']:.2f}",
         )
-        rows.add_row(*cells, *([f"{row['refused']:g}"] if refused else []))
+        rows.add_row(*cells, *(f"{row[_EXTRA[name]]:.3g}" for name in extra))
     return rows
 
 

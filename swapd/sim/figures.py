@@ -29,7 +29,7 @@ def row(rules: Rules, outcomes: Mapping[int | None, Outcome], catalog: Catalog, 
         "models": [_together(same) for same in zip(*models, strict=True)],
     }
     if None not in outcomes:
-        found["runs"] = [{"seed": seed, **run} for seed, run in zip(outcomes, runs, strict=True)]
+        found["runs"] = [{"seed": seed, **_together([run])} for seed, run in zip(outcomes, runs, strict=True)]
     return found
 
 
@@ -50,6 +50,7 @@ def node_figures(outcome: Outcome, limit: Duration) -> Figures:
         "empty_gpus": waste.empty,
         "stranded_gpus": waste.stranded,
         "unneeded_gpus": waste.unneeded,
+        "wasted_gpus": waste.empty + waste.unneeded,
     }
 
 
