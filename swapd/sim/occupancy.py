@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from swapd.core.commands import Command, Transitioned
 from swapd.core.events import Event, RequestArrived, RequestEnded, Tick
-from swapd.core.ids import InstanceId, Instant, ModelName, RequestId
+from swapd.core.ids import GpuSet, InstanceId, Instant, ModelName, RequestId, gpu_indices
 from swapd.core.reasons import State
 
 _LEAVING = (State.UNLOADING, State.LEAKED, State.GONE)
@@ -33,7 +33,8 @@ class Occupancy:
     needs: Mapping[ModelName, int] = field(default_factory=dict)
     _first: Instant | None = None
     _at: Instant = Instant(0)
-    _empty: int = 0
+    #: by GPU: how many instances are on it, those included that wait for another one to leave
+    _on: list[int] = field(default_factory=list)
     _unneeded: int = 0
     #: models with an instance that serves them or will
     _placed: dict[ModelName, InstanceId] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class Occupancy:
     _sums: list[int] = field(default_factory=lambda: [0, 0, 0])
 
     def __post_init__(self) -> None:
-        self._empty = self.gpus
+        self._on = [0] * self.gpus
 
     def __call__(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Add up the time since the last event, then note what has changed."""
@@ -68,8 +69,9 @@ class Occupancy:
     def _pass(self, now: Instant) -> None:
         since = now - self._at
         self._at = now
-        self._sums[0] += self._empty * since
-        self._sums[1] += self._empty * since if self._roomless else 0
+        empty = self._on.count(0) * since
+        self._sums[0] += empty
+        self._sums[1] += empty if self._roomless else 0
         self._sums[2] += self._unneeded * since
 
     def _ask(self, model: ModelName, request: RequestId) -> None:
@@ -88,13 +90,17 @@ class Occupancy:
         count = note.gpus.bit_count()
         unneeded = count - self.needs.get(note.model, count)
         if note.before is None:
-            self._empty -= count
+            self._stand(note.gpus, 1)
             self._unneeded += unneeded
             self._placed[note.model] = note.instance
             self._roomless -= asked
-        elif note.after is State.GONE:
-            self._empty += count
-            self._unneeded -= unneeded
+        if note.after is State.GONE:
+            self._stand(note.gpus, -1)
         if note.after in _LEAVING and self._placed.get(note.model) == note.instance:
             del self._placed[note.model]
+            self._unneeded -= unneeded
             self._roomless += asked
+
+    def _stand(self, gpus: GpuSet, change: int) -> None:
+        for gpu in gpu_indices(gpus):
+            self._on[gpu] += change

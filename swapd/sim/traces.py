@@ -70,7 +70,9 @@ def _rows(lines: Iterable[str], wanted: tuple[str, ...]) -> Iterator[tuple[int, 
             if any(not row.get(column) for column in wanted):
                 raise TraceError(f"line {reader.line_num}: it has fewer columns than its header")
             yield reader.line_num, row
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise TraceError("it is no text in UTF-8") from None
+    except csv.Error as error:
         raise TraceError(f"line {reader.line_num + 1}: {error}") from None
 
 
