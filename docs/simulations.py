@@ -1,6 +1,6 @@
 """Runs the commands shown in ``simulate.md`` and writes what they print below each; takes a few minutes.
 
-``python -m docs.simulations`` at the top of the repository. A command is the only line of a block that begins with ``$``;
+``python -m docs.simulations`` at the top of the repository. A command is the first line of a block, behind a ``$``;
 what follows it in the block is replaced. A bar and a number after it (``| head -5``) keeps so many lines.
 """
 
@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from click.testing import CliRunner
-
 from swapd.cli.root import swapd
 
 PAGE = Path(__file__).parent / "simulate.md"

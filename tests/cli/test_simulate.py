@@ -1,6 +1,8 @@
 """`swapd simulate`: figures of several rules side by side, from files an operator has or can record."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from swapd.cli.simulate import simulate
 from tests.cli.command import invoke
 
 DATA = Path(__file__).parents[1] / "data"
@@ -212,3 +215,13 @@ def test_missing_files_and_wrong_words_are_told(files: tuple[str, ...], tmp_path
     assert "exclude each other" in refusal(*files, "--gpus", "2", "--topology", str(HGX), code=2)
     (tmp_path / "bad.yaml").write_text("models: 7\n")
     assert "bad.yaml" in refusal(*files[:4], str(tmp_path / "bad.yaml"))
+
+
+def test_the_commands_of_the_page_are_ones_that_the_command_line_takes() -> None:
+    root = Path(__file__).parents[2]
+    shown = re.findall(r"^\$ swapd simulate ([^|\n]*)", (root / "docs" / "simulate.md").read_text(), re.MULTILINE)
+    assert len(shown) > 5
+    for arguments in map(shlex.split, shown):
+        context = simulate.make_context("simulate", list(arguments))
+        files = [value for value in context.params.values() if isinstance(value, Path)]
+        assert [file for file in files if not (root / file).exists()] == []
