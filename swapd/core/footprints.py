@@ -32,10 +32,7 @@ _SERVING: Final = (State.READY, State.DRAINING)
 
 def await_measurement(node: Node, instance: Instance) -> None:
     """Have a ready instance measured by a reading that begins from now on."""
-    measured = [gpu for gpu in node.on(instance.gpus) if gpu.measured]
-    for gpu in measured:
-        gpu.settled = node.at
-    if measured:
+    if instance.gpus & node.measured:
         instance.unmeasured = True
         hurry(node)
 

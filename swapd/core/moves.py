@@ -40,6 +40,9 @@ def step(node: Node, instance: Instance, cause: Cause, why: str) -> None:
     instance.since = node.at
     instance.step = node.step
     node.loads_running += (state in _RUNNING) - (before in _RUNNING)
+    if before is State.LOADING:
+        for gpu in node.on(instance.gpus):
+            gpu.settled = node.at
     _tell(node, instance, before, why)
     model = instance.model
     if model.instance is instance and state in _OVER:

@@ -60,6 +60,11 @@ class GpuRecord:
         return self.gpu.measured and self.gpu.placeable
 
     @property
+    def unread(self) -> bool:
+        """Whether the driver's first word on it is still to come: nobody knows what others hold there."""
+        return self.measured and self.taken == NEVER
+
+    @property
     def startable_bytes(self) -> int | None:
         """What a load that begins now may take, by the driver's last word; ``None``: not known."""
         return (

@@ -108,7 +108,7 @@ def _missing(gpu: GpuRecord, instance: Instance) -> int | None:
     """
     stopping = instance.stopping
     assert stopping is not None
-    if gpu.free_bytes is None or stopping.gone_at is None or gpu.taken < stopping.gone_at:
+    if gpu.free_bytes is None or stopping.gone_at is None or gpu.taken < max(stopping.gone_at, gpu.settled):
         return None
     others = sum(_surely_held(gpu, other) for other in gpu.instances.values() if other is not instance)
     return gpu.memory_bytes - gpu.foreign_bytes - gpu.lingering_bytes - others - gpu.free_bytes

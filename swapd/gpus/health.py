@@ -8,7 +8,8 @@ Rules that hold here:
   run need no NVML.
 * A GPU that was lost or broken is taken back after several clean polls in a row: it answers, the driver asks for no
   recovery, no row of its memory waits for a reset, no uncorrectable error is left. The links that it had before a
-  fault must be back, too; only a discovery can tell.
+  fault must be back, too; only a discovery can tell. Each time it is taken back the next time takes twice as long, so
+  that one which breaks under load does not take a model with it every minute.
 
 What the GPUs are and how they are joined is the discovery's; nothing here calls NVML.
 """
@@ -30,6 +31,9 @@ _RECOVERY: Final[Mapping[int, str]] = {
     6: "a reset of the GPU's PCI bus",
     7: "a reboot of the node",
 }
+
+#: half an hour of polls with the usual period and patience
+_MOST_DOUBLINGS: Final = 6
 
 
 class Answer(enum.StrEnum):
@@ -83,6 +87,8 @@ class Condition:
     clean: int = 0
     #: fewest uncorrectable ECC errors ever read; more mean that it has not been reset since
     uncorrectable: int | None = None
+    #: how often it was taken back
+    returns: int = 0
 
     @property
     def sound(self) -> bool:
@@ -91,7 +97,7 @@ class Condition:
 
     def ripe(self, patience: Patience) -> bool:
         """Whether it may be taken back if a discovery agrees."""
-        return not self.sound and self.clean >= patience.clean
+        return not self.sound and self.clean >= patience.clean << min(self.returns, _MOST_DOUBLINGS)
 
 
 def after_poll(before: Condition, signs: Signs, patience: Patience) -> Condition:
@@ -132,7 +138,7 @@ def after_discovery(before: Condition, gpu: Gpu, patience: Patience) -> Conditio
         return before
     if before.fault and gpu.nvlinks < before.nvlinks:
         return replace(before, lost="", clean=0)
-    return replace(before, lost="", fault="", nvlinks=0)
+    return replace(before, lost="", fault="", nvlinks=0, returns=before.returns + 1)
 
 
 def driver_failed(conditions: Iterable[Condition], signs: Iterable[Signs]) -> bool:

@@ -135,7 +135,6 @@ class Gpus:
         if overdue:
             self._hanging.set()
             _log.warning("nvml_stalled")
-            self._orders.give_up()
         else:
             self._hanging.clear()
             _log.info("nvml_answered_late")

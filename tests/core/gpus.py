@@ -73,7 +73,12 @@ class GpuWorld(World):
     """A World with a driver."""
 
     def __init__(
-        self, specs: Iterable[ModelSpec] = (), *, devices: NodeTopology | None = None, **settings: Any
+        self,
+        specs: Iterable[ModelSpec] = (),
+        *,
+        devices: NodeTopology | None = None,
+        read: bool = True,
+        **settings: Any,
     ) -> None:
         super().__init__(specs, devices=node() if devices is None else devices, **settings)
         self.foreign: dict[int, Bytes] = {}
@@ -88,6 +93,15 @@ class GpuWorld(World):
         self.unreadable: set[int] = set()
         #: when readings were ordered
         self.ordered: list[float] = []
+        if read:
+            self.read_first()
+
+    def read_first(self) -> None:
+        """Tell the core what a reading from before the test found; it is too old for anything that happens in it."""
+        measured = [gpu for gpu in self.devices.gpus if gpu.measured and gpu.placeable]
+        readings = tuple(ev.GpuMemory(gpu.index, gpu.memory_bytes, gpu.memory_bytes) for gpu in measured)
+        if readings and self.devices.driver is DriverState.UP:
+            self.plan(0, lambda: ev.GpuMemoryRead(self.now, type(self.now)(-1), readings))
 
     # the truth
 

@@ -7,7 +7,7 @@ import pytest
 from swapd.core import events as ev
 from swapd.core.commands import LoadFinished, Start, Transitioned
 from swapd.core.ids import seconds
-from swapd.core.reasons import Rejection, Stage, State
+from swapd.core.reasons import LoadFailure, Rejection, Stage, State
 from swapd.core.topology import DriverState
 from tests.core.driver import spec
 from tests.core.gpus import LATENCY, GpuWorld, gib, node
@@ -50,6 +50,35 @@ def test_a_neighbour_that_has_just_become_ready_is_measured_before_the_next_load
     assert second == pytest.approx(first + 10 + LATENCY)
     notes = [c for _, c in world.log if isinstance(c, Transitioned) and c.before is State.LOADING]
     assert [n.model for n in notes] == ["a", "b"]
+
+
+def test_a_reading_from_before_a_neighbours_load_ended_does_not_let_a_load_begin() -> None:
+    models = [spec("a", gib=30, load=20, shares=True), spec("b", gib=40, load=10, shares=True)]
+    world = GpuWorld(models, devices=node(1))
+    world.engines["a"].fails = LoadFailure.WARMUP
+    world.engines["a"].lag = world.engines["a"].release = None
+    world.request("a", at=0)
+    world.request("b", at=1)
+    world.read(2)
+    world.at(15, lambda: setattr(world.held[next(iter(world.held))], "amount", gib(44)))
+    world.run(80)
+    assert starts(world) == [(LATENCY, "a")]
+    world.at(81, world.held.clear)
+    world.run(100)
+    assert [name for _, name in starts(world)] == ["a", "b"]
+
+
+def test_a_reading_from_before_a_neighbour_leaked_does_not_let_a_load_begin() -> None:
+    models = [spec("a", gib=30, load=10, shares=True), spec("b", gib=40, load=10, shares=True)]
+    world = GpuWorld(models, devices=node(1))
+    world.engines["a"].fails = LoadFailure.WARMUP
+    world.engines["a"].lag = world.engines["a"].release = None
+    world.request("a", at=0)
+    world.request("b", at=12)
+    world.read(14)
+    world.at(15, lambda: setattr(world.held[next(iter(world.held))], "amount", gib(44)))
+    world.run(70)
+    assert starts(world) == [(LATENCY, "a")]
 
 
 def test_start_phases_of_two_models_never_overlap_on_one_gpu() -> None:

@@ -190,6 +190,21 @@ def test_a_leak_whose_engine_lives_on_is_charged_in_full_until_the_engine_is_gon
     assert world.gpu(0).quarantined_bytes == 0
 
 
+def test_a_reading_from_before_a_neighbour_was_ready_does_not_tell_what_a_leak_still_holds() -> None:
+    world = GpuWorld([spec(name, gib=30, load=20, shares=True) for name in "ab"], devices=node(1))
+    world.lists = False
+    world.engines["a"].lag = None
+    world.engines["a"].release = 67.03 + LATENCY / 2
+    world.request("a", at=0)
+    world.order(ev.UnloadOrdered, 50, model=ModelName("a"))
+    b = world.request("b", at=100)
+    world.read(110)
+    world.run(140)
+    assert b.granted
+    assert not world.of(ReleaseConfirmed, "a")
+    assert world.gpu(0).quarantined_bytes == gib(30)
+
+
 def test_where_pages_linger_the_accounts_are_trusted_after_the_deadline() -> None:
     models = [spec("a", gib=60, load=10), spec("b", gib=60, load=10)]
     world = GpuWorld(models, devices=node(1, lingers=True))

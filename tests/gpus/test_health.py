@@ -84,6 +84,15 @@ def test_a_lost_gpu_is_taken_back_after_clean_polls_in_a_row_and_not_before() ->
     assert after_discovery(ripe, GPU, PATIENCE).sound
 
 
+def test_a_gpu_that_breaks_again_must_be_clean_for_twice_as_long() -> None:
+    condition = Condition()
+    for needed in (4, 8, 16, 32, 64, 128, 256, 256):
+        condition = after_xid(condition, 62, GPU)
+        assert not after(condition, *[FINE] * (needed - 1)).ripe(PATIENCE)
+        condition = after_discovery(after(condition, *[FINE] * needed), GPU, PATIENCE)
+        assert condition.sound
+
+
 def test_a_discovery_takes_nothing_back_that_was_not_clean_for_long_enough() -> None:
     lost = after(Condition(), LOST, FINE, FINE)
     assert after_discovery(lost, GPU, PATIENCE) == lost

@@ -157,6 +157,8 @@ async def test_processes_are_told_where_process_ids_mean_the_same(tmp_path: Path
         room.gpus[0].compute = []
         await room.polls(2)
         assert [read.processes for read in (await room.reading()).readings] == [{}, {TWO: None}, {}, {}]
+        room.gpus[0].compute = [FakeProcess(100, GIB)]  # somebody else's by now
+        assert [read.processes for read in (await room.reading()).readings] == [{}, {TWO: None}, {}, {}]
 
 
 async def test_in_another_process_namespace_no_list_is_even_asked_for(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The life of NVML in the process: begun late, failing, hanging, given back; one owner, one call at a time."""
 
-import asyncio
 import contextlib
 import threading
 from pathlib import Path
@@ -10,11 +9,10 @@ import pytest
 
 from swapd.core.events import GpuMemoryRead, TopologyChanged
 from swapd.core.topology import DriverState, GpuHealth
-from swapd.gpus import room as room_module
 from swapd.gpus.fake import FakeLibrary
 from swapd.gpus.health import Patience
 from tests.fakes.engine_bench import until
-from tests.gpus.room_bench import LONG, SOON, Bench, bench, event_threads, hanging, turns
+from tests.gpus.room_bench import SOON, Bench, bench, event_threads, hanging, turns
 
 ALL_HEALTHY = [GpuHealth.HEALTHY] * 8
 
@@ -137,6 +135,30 @@ async def test_a_driver_that_fails_and_comes_back_again_and_again_is_begun_ever_
         assert room.topology.generation == 1 + 2 * 5
 
 
+async def test_a_driver_that_is_good_for_a_while_starts_over(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        await room.up()
+        room.library.faults.fail("DeviceGetMemoryInfo_v2", pynvml.NVMLError_Unknown, times=3 * 8)
+        await until(lambda: room.library.calls["Init"] == 2)
+        assert room.room._life._tries == 1
+        await until(lambda: room.room._life._tries == 0)
+        assert room.library.calls["Init"] == 2
+
+
+async def test_a_driver_that_goes_away_is_noticed_although_every_gpu_is_lost(tmp_path: Path) -> None:
+    async with bench(tmp_path, "13") as room:
+        await room.up()
+        for gpu in room.gpus:
+            room.library.faults.lose(gpu)
+        await until(lambda: room.healths == [GpuHealth.LOST] * 4)
+        await room.polls(5)
+        assert room.topology.driver is DriverState.UP
+        room.library.faults.fail(None, pynvml.NVMLError_DriverNotLoaded)
+        await room.state(DriverState.NOT_LOADED)
+        room.library.faults.clear()
+        await room.up()
+
+
 async def test_one_init_lasts_for_a_thousand_polls_and_no_descriptor_is_left(tmp_path: Path) -> None:
     async with bench(tmp_path) as room:
         await room.up()
@@ -160,10 +182,11 @@ async def test_a_call_that_hangs_stalls_the_driver_and_nobody_else(tmp_path: Pat
             stats = room.room.stats()
             assert (stats.up, stats.state, stats.stalled_since is not None) == (False, DriverState.STALLED, True)
             calls = room.library.calls.total() - room.library.calls["EventSetWait_v2"]
+            readings = len(room.of(GpuMemoryRead))
             room.room.read_memory()
-            await asyncio.sleep(3 * SOON / 1e9)  # time in which a second call would have begun
+            assert [read.readings for read in room.of(GpuMemoryRead)[readings:]] == [()]
+            await turns(200)  # in which a second call would have begun
             assert room.library.calls.total() - room.library.calls["EventSetWait_v2"] == calls
-            assert room.of(GpuMemoryRead)[-1].readings == ()
         await room.up()
         assert room.states == [DriverState.UP, DriverState.STALLED, DriverState.UP]
         assert room.room.stats().stalled_since is None
@@ -202,133 +225,6 @@ async def test_an_init_that_takes_its_time_has_succeeded_all_the_same(tmp_path: 
         assert (room.library.calls["Init"], room.library.inits) == (1, 1)
 
 
-async def test_released_means_nothing_is_open_and_no_thread_waits(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
-        await room.up()
-        await until(lambda: bool(event_threads()))
-        assert await room.room.release() == ""
-        assert room.library.descriptors == ()
-        await until(lambda: event_threads() == [])
-        assert room.library.calls["EventSetFree"] == room.library.calls["EventSetCreate"] == 1
-        await room.state(DriverState.RELEASED)
-        assert "taken back" in room.topology.trouble
-        assert room.healths == ALL_HEALTHY
-        calls = room.library.calls.total()
-        room.room.read_memory()
-        assert room.of(GpuMemoryRead)[-1].readings == ()
-        await turns()
-        assert room.library.calls.total() == calls
-        assert await room.room.release() == ""
-
-
-async def test_taken_back_everything_is_read_anew_and_nothing_held_against_anybody(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
-        await room.up()
-        await until(lambda: room.library.calls["DeviceRegisterEvents"] == 8)
-        room.gpus[2].ecc_errors = 1  # nothing that polls could see pass
-        room.library.xid(room.gpus[2], 48)
-        await room.health(2, GpuHealth.FAILED)
-        assert await room.room.release() == ""
-        room.gpus[2].ecc_errors = 0
-        assert await room.room.acquire() == ""
-        assert room.topology.driver is DriverState.UP
-        assert room.healths == ALL_HEALTHY
-        assert room.states == [DriverState.UP, DriverState.RELEASED, DriverState.STARTING, DriverState.UP]
-        assert await room.room.acquire() == ""
-        assert room.library.calls["Init"] == 2
-
-
-async def test_orders_that_follow_each_other_at_once_end_as_the_last_one_says(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
-        await room.up()
-        assert await room.room.release() == ""
-        taking = asyncio.ensure_future(room.room.acquire())
-        await asyncio.sleep(0)
-        assert await room.room.release() == ""
-        assert room.library.inits == 0
-        assert await room.room.acquire() == await taking == ""
-        await room.up()
-
-
-async def test_what_cannot_be_taken_back_is_said_and_tried_again(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
-        await room.up()
-        await room.room.release()
-        room.library.faults.fail("Init", pynvml.NVMLError_DriverNotLoaded, times=2)
-        assert "kernel driver is not loaded" in await room.room.acquire()
-        await room.up()
-
-
-async def test_nothing_is_released_while_a_call_hangs(tmp_path: Path) -> None:
-    async with bench(tmp_path, poll_deadline=SOON) as room:
-        await room.up()
-        with hanging(room.library, "DeviceGetMemoryInfo_v2") as hang:
-            await hang.until_it_hangs()
-            early = asyncio.ensure_future(room.room.release())
-            await room.state(DriverState.STALLED)
-            for answer in (await early, await room.room.release()):
-                assert answer.startswith("a call to NVML has not come back")
-        await room.up()
-        assert room.library.calls["Shutdown"] == 0
-        assert await room.room.release() == ""
-
-
-async def test_a_driver_that_never_came_can_be_released_too(tmp_path: Path) -> None:
-    async with bench(
-        tmp_path, before=lambda room: room.library.faults.absent(), retry_first=LONG, retry_cap=LONG
-    ) as room:
-        await room.state(DriverState.ABSENT)
-        assert await room.room.release() == ""
-        room.library.faults.clear()
-        assert await room.room.acquire() == ""
-        await room.up()
-
-
-async def test_a_descriptor_that_stays_open_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with bench(tmp_path) as room:
-        await room.up()
-        monkeypatch.setattr(room_module, "device_files", lambda: ("/dev/nvidia0",))
-        assert "/dev/nvidia0" in await room.room.release()
-
-
-def test_device_files_are_found_among_the_descriptors(tmp_path: Path) -> None:
-    for number, target in enumerate(("/dev/nvidia1", "/dev/null", "/dev/nvidiactl", "socket:[1]", "/dev/nvidia1")):
-        (tmp_path / str(number)).symlink_to(target)
-    assert room_module.device_files(tmp_path) == ("/dev/nvidia1", "/dev/nvidiactl")
-    assert room_module.device_files() == ()
-
-
-async def test_after_another_init_handles_are_found_by_uuid_and_places_stay(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
-        await room.up()
-        before = [gpu.uuid for gpu in room.topology.gpus]
-        await room.room.release()
-        room.library.gpus.reverse()
-        assert await room.room.acquire() == ""
-        assert [gpu.uuid for gpu in room.topology.gpus] == before
-        room.gpus[1].used_bytes = 7 << 30
-        assert (await room.reading()).readings[1].free_bytes == room.gpus[1].free_bytes
-        assert room.gpus[1].uuid == before[1]
-
-
-async def test_a_gpu_that_arrives_is_appended_after_the_next_init(tmp_path: Path) -> None:
-    late = []
-
-    def hold_back(room: Bench) -> None:
-        late.append(room.library.gpus.pop(0))
-
-    async with bench(tmp_path, before=hold_back) as room:
-        await room.up()
-        assert len(room.topology.gpus) == 7
-        room.library.gpus.insert(0, late[0])
-        await room.polls(3)
-        assert len(room.topology.gpus) == 7
-        await room.room.release()
-        assert await room.room.acquire() == ""
-        assert [gpu.uuid for gpu in room.topology.gpus][-1] == late[0].uuid
-        assert room.seen == [7, 8]
-
-
 async def test_what_nobody_foresaw_is_a_failure_that_is_tried_again(tmp_path: Path) -> None:
     async with bench(tmp_path) as room:
         await room.up()
@@ -350,58 +246,6 @@ async def test_a_hanging_call_does_not_hold_up_the_end(tmp_path: Path) -> None:
         assert not hang.go.is_set()
         assert room.of(GpuMemoryRead)[-1].readings == ()
     await until(lambda: event_threads() == [])
-
-
-async def test_a_driver_that_refuses_to_be_shut_down_is_not_begun_twice(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
-        await room.up()
-        room.library.faults.fail("Shutdown", pynvml.NVMLError_Unknown)
-        assert await room.room.release() == "NVML refused to be shut down, see the log"
-        room.library.faults.clear()
-        await room.polls(2)
-        assert DriverState.RELEASED not in room.states
-        assert (room.library.inits, room.library.calls["Init"]) == (1, 1)
-        assert await room.room.release() == ""
-
-
-async def test_every_order_to_read_memory_is_answered_by_one_fact(tmp_path: Path) -> None:
-    async with bench(tmp_path, poll_period=LONG, hurry=LONG) as room:
-        await room.polled()
-        assert len(room.of(GpuMemoryRead)) == 1
-        for number in range(2, 6):
-            room.room.read_memory()
-            await until(lambda: len(room.of(GpuMemoryRead)) >= number)  # noqa: B023 - awaited at once
-            await turns()
-            assert len(room.of(GpuMemoryRead)) == number
-            assert len(room.of(GpuMemoryRead)[-1].readings) == 8
-
-
-async def test_a_reading_that_began_before_an_order_does_not_answer_it(tmp_path: Path) -> None:
-    async with bench(tmp_path, poll_period=LONG) as room:
-        await room.polled()
-        with hanging(room.library, "DeviceGetMemoryInfo_v2") as hang:
-            room.room.read_memory()
-            await hang.until_it_hangs()
-            room.room.read_memory()
-        await until(lambda: len(room.of(GpuMemoryRead)) == 3)
-        _, first, second = room.of(GpuMemoryRead)
-        assert second.taken > first.taken
-
-
-async def test_an_order_that_nvml_does_not_answer_in_time_is_answered_empty(tmp_path: Path) -> None:
-    async with bench(tmp_path, poll_period=LONG, poll_deadline=SOON) as room:
-        await room.polled()
-        with hanging(room.library, "DeviceGetMemoryInfo_v2"):
-            room.room.read_memory()
-            await until(lambda: len(room.of(GpuMemoryRead)) == 2)
-            assert room.of(GpuMemoryRead)[-1].readings == ()
-        await until(lambda: len(room.of(GpuMemoryRead)) == 3)  # the late answer is told, too, as a reading like any
-
-
-async def test_orders_before_the_first_discovery_are_answered_empty(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
-        room.room.read_memory()
-        assert [read.readings for read in room.of(GpuMemoryRead)] == [()]
 
 
 class NthCall:

@@ -1,5 +1,6 @@
 """GPUs that are lost, broken, found again: who is marked, who goes on, and how often the core hears of it."""
 
+import asyncio
 from pathlib import Path
 
 import pynvml
@@ -9,7 +10,7 @@ from swapd.core.events import GpuMemoryRead, TopologyChanged
 from swapd.core.topology import DriverState, GpuHealth
 from swapd.gpus.fake_gpu import take_down
 from tests.fakes.engine_bench import until
-from tests.gpus.room_bench import LONG, Bench, bench
+from tests.gpus.room_bench import LONG, Bench, bench, event_threads
 
 HEALTHY = GpuHealth.HEALTHY
 
@@ -145,6 +146,9 @@ async def test_a_storm_of_xids_causes_few_calls(tmp_path: Path) -> None:
         await until(lambda: room.room.stats().xids == {(5, 79): 500})
         after = room.room.stats()
         assert (after.polls, after.discoveries) == (before.polls, before.discoveries)
+        rounds, soon = room.room._rounds, asyncio.get_running_loop().time() + 60
+        assert rounds._next_poll > soon
+        assert rounds._next_discovery > soon
         assert len(room.of(TopologyChanged)) == 2
 
 
@@ -161,6 +165,18 @@ async def test_a_broken_gpu_is_taken_back_once_it_is_clean_and_its_links_are_bac
             link.active = True
         await room.health(5, HEALTHY)
         assert room.healths == [HEALTHY] * 8
+
+
+async def test_a_row_of_memory_that_waits_for_a_reset_keeps_a_gpu_out(tmp_path: Path) -> None:
+    async with bench(tmp_path) as room:
+        await watched(room)
+        room.gpus[5].remapped_rows = (0, 1, 1, 0)
+        room.library.xid(room.gpus[5], 64)
+        await room.health(5, GpuHealth.FAILED)
+        await room.polls(20)
+        assert room.healths[5] is GpuHealth.FAILED
+        room.gpus[5].remapped_rows = (0, 1, 0, 0)
+        await room.health(5, HEALTHY)
 
 
 async def test_an_ecc_error_that_waits_for_a_reset_keeps_a_gpu_out(tmp_path: Path) -> None:
@@ -192,6 +208,22 @@ async def test_fewer_gpus_than_were_seen_are_complained_about(tmp_path: Path) ->
         await until(lambda: any("7 of 8 GPUs" in sentence for sentence in room.topology.complaints))
         assert room.healths == all_but(6, GpuHealth.LOST)
         assert room.topology.expected == 8
+
+
+async def test_another_number_of_gpus_alone_brings_a_discovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench(tmp_path) as room:
+        await room.up()
+        monkeypatch.setattr(room.library, "nvmlDeviceGetCount", lambda: 9)
+        await until(lambda: len(room.topology.gpus) == 9)
+        assert room.healths == [HEALTHY] * 8 + [GpuHealth.LOST]
+
+
+async def test_a_reading_that_misses_a_gpu_brings_a_poll(tmp_path: Path) -> None:
+    async with bench(tmp_path, poll_period=LONG) as room:
+        await room.polled()
+        room.library.faults.lose(room.gpus[3])
+        room.room.read_memory()
+        await room.health(3, GpuHealth.LOST)
 
 
 async def test_a_machine_that_had_more_gpus_once_is_complained_about_at_once(tmp_path: Path) -> None:
@@ -265,8 +297,19 @@ async def test_a_gpu_that_comes_back_is_watched_again(tmp_path: Path) -> None:
         room.room._rounds._discover_soon()
         await room.health(3, HEALTHY)
         await until(lambda: room.library.calls["DeviceRegisterEvents"] == 7 + 8)
+        await until(lambda: len(event_threads()) == 1)  # the one that did not know it has ended
         room.library.xid(room.gpus[3], 31)
         await until(lambda: room.room.stats().xids == {(3, 31): 1})
+
+
+async def test_a_wait_that_fails_does_not_spin(tmp_path: Path) -> None:
+    def no_waits(room: Bench) -> None:
+        room.library.faults.fail("EventSetWait_v2", pynvml.NVMLError_Unknown)
+
+    async with bench(tmp_path, before=no_waits, event_wait=LONG) as room:
+        await until(lambda: room.library.calls["EventSetWait_v2"])
+        await room.polls(20)
+        assert room.library.calls["EventSetWait_v2"] == 1
 
 
 async def test_eight_gpus_are_eight_in_every_reading(tmp_path: Path) -> None:
