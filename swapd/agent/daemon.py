@@ -44,6 +44,7 @@ from swapd.core.ids import Duration, InstanceId, Instant, RequestId
 from swapd.core.reasons import LoadResult
 from swapd.core.scheduler import Scheduler
 from swapd.core.view import NodeView
+from swapd.history.arrivals import Arrivals
 from swapd.history.database import Measured
 from swapd.history.store import History
 from swapd.instances import Instances
@@ -94,6 +95,7 @@ class Daemon:
         self._directory = Directory(settings, created=int(time.time()))
         self._scheduler = Scheduler(topology, catalog, _now(), history.first_instance())
         self._recorder = FlightRecorder()
+        self._arrivals = Arrivals(places.state.parent / "arrivals", report=_recording_trouble)
         self._instances = Instances(
             post=self._post, now=_now, tasks=self._tasks, settings=instance_settings(settings, places.logs)
         )
@@ -117,6 +119,7 @@ class Daemon:
             reloader=self._reloader,
             extras=self._extras,
             view=self.view,
+            arrivals=self._arrivals.read,
             driver=self._gpus,
         )
         self._data_runner = self._front.runner()
@@ -169,7 +172,9 @@ class Daemon:
             endpoint=self._endpoint,
             options=self._directory.route_options,
             allowed=self._directory.allowed,
-            finished=RequestObserver(self._metrics, max_wait=self._max_waits.get).finished,
+            finished=RequestObserver(
+                self._metrics, max_wait=self._max_waits.get, arrived=self._arrivals.record
+            ).finished,
             tasks=self._tasks,
             random=random.Random().random,  # noqa: S311 - spreads retries, guards nothing
         )
@@ -245,6 +250,7 @@ class Daemon:
         await self._tasks.aclose()
         if self._broken is None:
             self._stock.end()
+        await self._arrivals.aclose()
         await self._history.aclose()
         _log.info("exited", forced=force)
 
@@ -342,6 +348,10 @@ class Daemon:
             _log.error("law_broken", exc_info=error, dump=f"not written: {failure}")
         else:
             _log.error("law_broken", exc_info=error, dump=str(path), facts=facts)
+
+
+def _recording_trouble(trouble: str) -> None:
+    _log.warning("arrivals", detail=trouble)
 
 
 def _now() -> Instant:

@@ -49,6 +49,10 @@ class Directory:
         """Return the aliases of each model."""
         return {name: model.aliases for name, model in self._models.items()}
 
+    def gpu_counts(self) -> Mapping[ModelName, int]:
+        """Return how many GPUs each model takes, by name."""
+        return {name: model.gpus for name, model in sorted(self._models.items())}
+
     def resolve(self, name: str) -> ModelName | None:
         """Return the model that a name or alias stands for."""
         return self._names.get(name)

@@ -229,6 +229,8 @@ class Model:
     frequency_at: Instant = Instant(0)
     #: GDSF: worth of keeping it, as of its last request
     worth: float = 0.0
+    #: GDSF: the clock that is in its worth
+    clock: float = 0.0
     failures: int = 0
     cooling_until: Instant | None = None
     #: the last failure cannot be cured by trying again

@@ -30,6 +30,8 @@ class RequestRecord:
     cold_start: bool
     #: from arrival at the core to the last grant, or to the refusal or departure without one
     waited: Duration
+    #: from the last grant to the end; ``None``: it was never granted
+    served: Duration | None
     stages: Mapping[Stage, Duration]
     instance: InstanceId | None
     #: from the head of the request to the first byte of the answer; ``None``: none was sent

@@ -22,6 +22,7 @@ SERVED = RequestRecord(
     outcome=Outcome.SERVED,
     cold_start=True,
     waited=seconds(2),
+    served=seconds(1),
     stages={},
     instance=None,
     ttfb=seconds(3),
@@ -45,7 +46,7 @@ class CountingMetrics:
 
 def _told(record: RequestRecord, promise: Duration | None = Duration(10 * SECOND)) -> dict[str, Any]:
     metrics = CountingMetrics()
-    RequestObserver(metrics, max_wait=lambda _: promise).finished(record)  # type: ignore[arg-type]
+    RequestObserver(metrics, max_wait=lambda _: promise, arrived=lambda *_, **__: None).finished(record)  # type: ignore[arg-type]
     [told] = metrics.told
     return told
 
