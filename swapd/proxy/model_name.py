@@ -48,10 +48,11 @@ class BodyFields:
 _DECODER: Final = msgspec.json.Decoder(_Fields)
 
 
-def read_json(body: bytes | bytearray) -> BodyFields:
+def read_json(body: bytes | bytearray | memoryview) -> BodyFields:
     """Return model and stream flag of a JSON body; raises ``RefusedError`` with a sentence for the client."""
     _check_utf8(body)
-    view = memoryview(body)[len(codecs.BOM_UTF8) :] if body.startswith(codecs.BOM_UTF8) else body
+    has_mark = body[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8
+    view = memoryview(body)[len(codecs.BOM_UTF8) :] if has_mark else body
     try:
         fields = _DECODER.decode(view)
     except msgspec.ValidationError:
@@ -97,9 +98,9 @@ def _read_tolerantly(view: bytes | bytearray | memoryview, complaint: str) -> Bo
     raise refuse(f"The body is not valid JSON: {complaint.removeprefix('JSON is malformed: ')}.")
 
 
-def _check_utf8(body: bytes | bytearray) -> None:
+def _check_utf8(body: bytes | bytearray | memoryview) -> None:
     """Raise ``RefusedError`` unless the body is UTF-8; in blocks, so that no second copy of it comes to be."""
-    if body.isascii():
+    if not isinstance(body, memoryview) and body.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
     view = memoryview(body)
