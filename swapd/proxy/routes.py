@@ -31,6 +31,10 @@ class Kind(enum.Enum):
     TRITON_READY = "triton_ready"
 
 
+FORWARDED: Final = frozenset((Kind.INFERENCE, Kind.UPSTREAM, Kind.WEBSOCKET))
+"""What goes to an engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One row of the table."""

@@ -109,6 +109,8 @@ def _take(head: AnswerHead, key: bytes, value: bytes) -> None:
             head.has_date = True
         case b"server":
             head.has_server = True
+        case _:
+            pass
 
 
 def _passed_on(head: AnswerHead, fields: bytes, nominated: bytes) -> bytes:

@@ -11,9 +11,7 @@ from typing import Final
 LAST: Final = b"0\r\n\r\n"
 """What ends a body in chunks."""
 _LINE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[^\r\n\0]*)?\r\n")
-_MAXLAST: Final = b"0\r\n\r\n"
-"""What ends a body in chunks."""
-_LINE: Final = 4 << 10
+_MAX_LINE: Final = 4 << 10
 _MAX_TRAILERS: Final = 16 << 10
 _TRAILERS: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")
 

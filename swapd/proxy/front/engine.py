@@ -35,28 +35,28 @@ class Sink(Protocol):
     """Whoever has sent a request. After ``ends``, ``unanswered``, ``malformed`` or ``breaks`` nothing more is told."""
 
     def begins(self, head: AnswerHead) -> None:
-        """The head of the answer is in."""
+        """Take the head of the answer."""
 
     def piece(self, payload: bytes, framed: bytes) -> None:
-        """A piece of the body has come; ``framed`` is it in the framing that the head announces for the client."""
+        """Take a piece of the body; ``framed`` is the same in chunks, or itself if its length was announced."""
 
     def pause_point(self) -> None:
-        """All that has come so far has been told."""
+        """Take it that all has been told that has come so far."""
 
     def ends(self) -> None:
-        """The answer is complete."""
+        """Take it that the answer is complete."""
 
     def unanswered(self) -> None:
-        """The connection was lost before a byte of an answer."""
+        """Take it that the connection was lost before a byte of an answer."""
 
     def malformed(self, why: str) -> None:
-        """What has come is no head of an answer."""
+        """Take it that what has come is no head of an answer."""
 
     def breaks(self, why: str) -> None:
-        """The answer has broken off in its body."""
+        """Take it that the answer has broken off in its body."""
 
     def fails(self, error: Exception) -> None:
-        """One of these calls, or the reading itself, has raised."""
+        """Take it that one of these calls, or the reading itself, has raised."""
 
 
 class _State(enum.Enum):
@@ -74,6 +74,7 @@ class EngineConnection(asyncio.Protocol):
     __slots__ = (
         "_bodiless",
         "_chunks",
+        "_full",
         "_head",
         "_interim",
         "_left",
@@ -99,6 +100,8 @@ class EngineConnection(asyncio.Protocol):
         self._reusable = True
         self._bodiless = False
         self._paused = False
+        #: the transport takes no more for now
+        self._full = False
         #: what of the request's body has still to be written
         self._unsent: memoryview | None = None
         #: loop time
@@ -160,6 +163,7 @@ class EngineConnection(asyncio.Protocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        self._pool.open += 1
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -191,8 +195,7 @@ class EngineConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         state, sink = self._state, self._sink
         self._state, self._sink, self._unsent = _State.CLOSED, None, None
-        if state is _State.IDLE:
-            self._pool.lost(self)
+        self._pool.lost(self)
         if sink is None:
             return
         if state is _State.HEAD:
@@ -206,22 +209,22 @@ class EngineConnection(asyncio.Protocol):
             sink.breaks("its connection was reset" if exc is not None else "its connection was closed")
 
     @override
+    def pause_writing(self) -> None:
+        self._full = True
+
+    @override
     def resume_writing(self) -> None:
-        if self._unsent is not None:
-            self._write_on()
+        self._full = False
+        self._write_on()
 
     # ── the request ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _write_on(self) -> None:
-        """Write the next slice; the transport asks for more when it has taken it."""
-        unsent = self._unsent
-        while unsent is not None and not self._transport.is_closing():
-            piece, unsent = unsent[:_SLICE], unsent[_SLICE:]
-            self._unsent = unsent if len(unsent) else None
+        """Write slice after slice until the transport has enough; it says when it wants more."""
+        while self._unsent is not None and not self._full:
+            piece, rest = self._unsent[:_SLICE], self._unsent[_SLICE:]
+            self._unsent = rest if len(rest) else None
             self._transport.write(piece)
-            if self._transport.get_write_buffer_size() > 0:
-                return
-            unsent = self._unsent
 
     # ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -310,8 +313,6 @@ class EngineConnection(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        if self._state is _State.IDLE:
-            self._pool.lost(self)
         self._state, self._unsent, self._chunks = _State.CLOSED, None, None
         self._transport.abort()
 
@@ -324,11 +325,14 @@ class EnginePool:
         self._connect_timeout_s = connect_timeout / SECOND
         self._idle: list[EngineConnection] = []
         self._loop = asyncio.get_running_loop()
+        #: number of connections, idle or not
+        self.open = 0
         #: the line that names the engine's host, with the line end before it
         self.host_line: Final = b"\r\nHost: " + endpoint.authority.encode()
 
-    def __len__(self) -> int:
-        """Return the number of idle connections."""
+    @property
+    def idle(self) -> int:
+        """Return the number of connections that wait for a request."""
         return len(self._idle)
 
     def take(self) -> EngineConnection | None:
@@ -355,7 +359,8 @@ class EnginePool:
         self._idle.append(connection)
 
     def lost(self, connection: EngineConnection) -> None:
-        """Forget a connection that was closed while it was idle (called by the connection)."""
+        """Forget a connection that was closed (called by the connection)."""
+        self.open -= 1
         if connection in self._idle:
             self._idle.remove(connection)
 

@@ -1,10 +1,10 @@
 """Reads the heads of requests, and takes only those of which every byte has one meaning.
 
-One regular expression decides: a known method, a target in origin form, HTTP/1.1, field names that are tokens, values of
-printable ASCII, no folded lines, no bare CR or LF, no NUL. Beyond that: one Host, at most one Content-Length and that
-of digits, and no field that changes how the connection is read. Whatever else may be good HTTP or an attempt to smuggle
-a request; this module does not tell them apart. It says ``None``, and the connection goes to aiohttp, whose parser is
-the only other one there is.
+One regular expression decides: a known method, a target in origin form, HTTP/1.1, field names that are tokens, values
+of printable ASCII, no folded lines, no bare CR or LF, no NUL. Beyond that: one Host, at most one Content-Length and
+that of digits, and no field that changes how the connection is read. Everything else may be good HTTP or an attempt to
+smuggle a request; this module does not tell them apart. It says ``None``, and the connection goes to aiohttp, whose
+parser is the only other one there is.
 """
 
 import re

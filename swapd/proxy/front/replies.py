@@ -81,13 +81,10 @@ def stream_head(request_id: bytes, *, date: Date, keep_alive: bool) -> bytes:
     )
 
 
-def own(
-    status: int, headers: Mapping[str, str], body: bytes, *, date: Date, bodiless: bool, keep_alive: bool
-) -> bytes:
+def own(status: int, headers: Mapping[str, str], body: bytes, *, date: Date, bodiless: bool, keep_alive: bool) -> bytes:
     """Return a whole answer of swapd's own, in JSON; ``bodiless`` for one to HEAD."""
     head = b"HTTP/1.1 %d %b" % (status, _PHRASES.get(status, b""))
     fields = b"".join(f"\r\n{name}: {value}".encode() for name, value in headers.items())
     kind = b"\r\nContent-Type: application/json\r\nContent-Length: %d" % len(body)
     close = b"" if keep_alive else _CLOSE
     return head + fields + kind + date.line() + close + b"\r\n\r\n" + (b"" if bodiless else body)
-
