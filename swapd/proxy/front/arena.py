@@ -80,8 +80,14 @@ class BodyReceiver(asyncio.BufferedProtocol):
     @override
     def buffer_updated(self, nbytes: int) -> None:
         self._at += nbytes
-        if self._owner.body_came(nbytes) and self._at == self._length:
-            self._owner.body_complete(self._view[: self._length])
+        wanted = self._owner.body_came(nbytes)
+        if wanted and self._at < self._length:
+            return
+        body = self._view[: self._length]
+        # the transport may remember its former protocol for long
+        self._memory, self._view = bytearray(), memoryview(b"")
+        if wanted:
+            self._owner.body_complete(body)
 
     def _grow(self) -> None:
         size = len(self._memory)
