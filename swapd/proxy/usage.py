@@ -139,6 +139,11 @@ class UsageReader:
         """Return a reader for the answer with these header fields."""
         return cls(headers.get("Content-Type", ""), headers.get("Content-Encoding", ""))
 
+    @property
+    def listens(self) -> bool:
+        """Tell whether an answer of this form may tell counts."""
+        return self._lines or self._json
+
     def feed(self, chunk: bytes) -> None:
         """Take the next piece of the body."""
         if self._lines:
@@ -209,3 +214,9 @@ class UsageReader:
         except (msgspec.DecodeError, RecursionError):
             return
         self._found = Usage(counts.prompt(), counts.completion())
+
+
+def usage_reader(content_type: bytes, content_encoding: bytes) -> UsageReader | None:
+    """Return a reader for an answer with these header fields, ``None`` if it cannot tell anything."""
+    reader = UsageReader(content_type.decode("latin-1"), content_encoding.decode("latin-1"))
+    return reader if reader.listens else None

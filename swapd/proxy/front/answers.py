@@ -5,6 +5,7 @@ connection, those that ``Connection`` nominates, and those that would open the n
 here, as on the other path (``headers.py``).
 """
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -29,42 +30,26 @@ _DROPPED: Final = re.compile(
     rb"|x-request-id|access-control-[^:]*):[^\r\n]*",
     re.IGNORECASE,
 )
-_HARMLESS: Final = frozenset((b"content-length", b"content-type", b"content-encoding", b"server", b"date"))
 
 
 class AnswerHead:
-    """One answer's head."""
+    """One answer's head. What the class says holds until the head says otherwise."""
 
-    __slots__ = (
-        "chunked",
-        "content_encoding",
-        "content_type",
-        "fields",
-        "has_date",
-        "has_server",
-        "length",
-        "reason",
-        "reusable",
-        "size",
-        "status",
-    )
-
-    def __init__(self, status: int, reason: bytes, size: int) -> None:
-        self.status = status
-        self.reason = reason
-        #: bytes of the head itself
-        self.size = size
-        #: for the client, each with the line end before it; the length among them, the coding not
-        self.fields = b""
-        #: of the body; ``None``: not said
-        self.length: int | None = None
-        self.chunked = False
-        self.content_type = b""
-        self.content_encoding = b""
-        self.has_date = False
-        self.has_server = False
-        #: the engine leaves the connection open after this answer
-        self.reusable = True
+    status: int
+    reason: bytes
+    #: bytes of the head itself
+    size: int
+    #: for the client, each with the line end before it; the length among them, the coding not
+    fields: bytes
+    #: of the body; ``None``: not said
+    length: int | None = None
+    chunked = False
+    content_type = b""
+    content_encoding = b""
+    has_date = False
+    has_server = False
+    #: the engine leaves the connection open after this answer
+    reusable = True
 
 
 def read_answer_head(data: bytes) -> AnswerHead | None:
@@ -75,42 +60,44 @@ def read_answer_head(data: bytes) -> AnswerHead | None:
             raise MalformedAnswerError("it is not sound HTTP")
         return None
     minor, status, reason, fields = found.groups()
-    head = AnswerHead(int(status), reason or b"", found.end())
-    head.reusable = minor == b"1"
+    head = AnswerHead()
+    head.status = int(status)
+    head.reason = reason or b""
+    head.size = found.end()
+    if minor == b"0":
+        head.reusable = False
     odd = False
     nominated = b""
     for name, value in _SPECIAL.findall(fields):
         key = name.lower()
-        if key == b"connection":
-            nominated += b"," + value.lower()
-        odd |= key not in _HARMLESS
-        _take(head, key, value.rstrip(b" \t"))
+        if key == b"content-length":
+            _note_length(head, value.rstrip(b" \t"))
+        elif key == b"content-type":
+            head.content_type = value
+        elif key == b"date":
+            head.has_date = True
+        elif key == b"server":
+            head.has_server = True
+        elif key == b"content-encoding":
+            head.content_encoding = value
+        else:
+            odd = True
+            if key == b"connection":
+                nominated += b"," + value.lower()
+            elif key == b"transfer-encoding":
+                if head.chunked or value.rstrip(b" \t").lower() != b"chunked":
+                    raise MalformedAnswerError("its Transfer-Encoding is not chunked")
+                head.chunked = True
     if head.chunked and head.length is not None:
         raise MalformedAnswerError("it has both Content-Length and Transfer-Encoding")
     head.fields = _passed_on(head, fields, nominated) if odd or not fields.isascii() else fields
     return head
 
 
-def _take(head: AnswerHead, key: bytes, value: bytes) -> None:
-    match key:
-        case b"content-length":
-            if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS or head.length is not None:
-                raise MalformedAnswerError("its Content-Length cannot be read")
-            head.length = int(value)
-        case b"transfer-encoding":
-            if head.chunked or value.lower() != b"chunked":
-                raise MalformedAnswerError("its Transfer-Encoding is not chunked")
-            head.chunked = True
-        case b"content-type":
-            head.content_type = value
-        case b"content-encoding":
-            head.content_encoding = value
-        case b"date":
-            head.has_date = True
-        case b"server":
-            head.has_server = True
-        case _:
-            pass
+def _note_length(head: AnswerHead, value: bytes) -> None:
+    if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS or head.length is not None:
+        raise MalformedAnswerError("its Content-Length cannot be read")
+    head.length = int(value)
 
 
 def _passed_on(head: AnswerHead, fields: bytes, nominated: bytes) -> bytes:
@@ -124,6 +111,12 @@ def _passed_on(head: AnswerHead, fields: bytes, nominated: bytes) -> bytes:
         kept = [_readable(line) for line in lines if line.partition(b":")[0].lower() not in names]
         fields = b"".join(b"\r\n" + line for line in kept)
     return fields
+
+
+@functools.lru_cache(maxsize=64)
+def media_type(content_type: bytes) -> str:
+    """Return a media type without its parameters."""
+    return content_type.partition(b";")[0].strip().lower().decode("latin-1")
 
 
 def without(fields: bytes, names: Iterable[str]) -> bytes:

@@ -66,6 +66,16 @@ class Owes(enum.Enum):
     REFUSED = enum.auto()
 
 
+# on Python 3.11 a member costs ten times as much as a global
+_NOTHING: Final = Owes.NOTHING
+_HEAD: Final = Owes.HEAD
+_BODY: Final = Owes.BODY
+_REFUSED: Final = Owes.REFUSED
+_POST: Final = b"POST"
+_INFERENCE: Final = Kind.INFERENCE
+_WEBSOCKET: Final = Kind.WEBSOCKET
+
+
 class ClientConnection(asyncio.Protocol):
     """One connection."""
 
@@ -94,7 +104,7 @@ class ClientConnection(asyncio.Protocol):
         self._body: bytearray | None = None
         #: bytes of a body that are still to come
         self._left = 0
-        self._owes = Owes.NOTHING
+        self._owes = _NOTHING
         #: loop times: since when the client owes something, and of its last bytes
         self._since = self._last = 0.0
         self._reading_paused = self._writing_paused = False
@@ -127,7 +137,7 @@ class ClientConnection(asyncio.Protocol):
                     self._refuse(too_slow(), close=True)
             case _:
                 pass
-        return self._owes is not Owes.NOTHING
+        return self._owes is not _NOTHING
 
     # ── called by the transport ──────────────────────────────────────────────────────────────────────────────────
 
@@ -139,7 +149,7 @@ class ClientConnection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._owes = Owes.NOTHING
+        self._owes = _NOTHING
         self._held = b""
         self._server.closed(self)
         if self._exchange is not None:
@@ -148,9 +158,9 @@ class ClientConnection(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         try:
-            if self._owes is Owes.BODY:
+            if self._owes is _BODY:
                 self._read_body(data)
-            elif self._owes is Owes.REFUSED:
+            elif self._owes is _REFUSED:
                 self._pass_over(data)
             elif self._exchange is not None or self._writing_paused:
                 self._hold(data)
@@ -187,27 +197,28 @@ class ClientConnection(asyncio.Protocol):
         if head is None:
             self._read_odd(data)
             return
-        self._owes = Owes.NOTHING
+        self._owes = _NOTHING
+        server, transport = self._server, self._transport
+        assert transport is not None
         path = head.target.partition(b"?")[0].decode("ascii")
         match = find(path)
-        if match is not None and match.route.kind is Kind.WEBSOCKET:
+        if match is not None and match.route.kind is _WEBSOCKET:
             self._hand_over(data)
             return
-        assert self._transport is not None
-        server, request_id = self._server, request_id_of(head.client_id)
         outlet = Outlet(
-            self._transport,
+            transport,
             server.date,
-            request_id,
+            request_id_of(head.client_id),
             bodiless=head.method == b"HEAD",
             keep_alive=head.keep_alive and not self.closing,
         )
-        if answer_here(server.desk, outlet, match, method=head.method.decode("ascii"), path=path):
-            self._left = head.length
-            self._after(data[head.size :], keep_alive=outlet.keep_alive)
-            return
-        assert match is not None
-        exchange = FrontExchange(server, self, head, match, request_id=request_id, outlet=outlet)
+        if match is None or match.route.kind is not _INFERENCE or head.method != _POST:
+            if answer_here(server.desk, outlet, match, method=head.method.decode("ascii"), path=path):
+                self._left = head.length
+                self._after(data[head.size :], keep_alive=outlet.keep_alive)
+                return
+            assert match is not None
+        exchange = FrontExchange(server, self, head, match, outlet=outlet)
         self._exchange = exchange
         if self._writing_paused:
             exchange.pause()
@@ -219,14 +230,14 @@ class ClientConnection(asyncio.Protocol):
             self._hand_over(data)
             return
         self._held = data
-        if self._owes is not Owes.HEAD:
-            self._owe(Owes.HEAD)
+        if self._owes is not _HEAD:
+            self._owe(_HEAD)
 
     def _hand_over(self, data: bytes) -> None:
         transport = self._transport
         assert transport is not None
         self._transport = None
-        self._owes = Owes.NOTHING
+        self._owes = _NOTHING
         self._server.closed(self)
         self._resume_reading(transport)
         other = self._server.fallback()
@@ -267,7 +278,7 @@ class ClientConnection(asyncio.Protocol):
             if self.body_came(length):
                 exchange.begin(data[start : start + length])
         elif self.body_came(came):
-            self._owe(Owes.BODY)
+            self._owe(_BODY)
             if length > LARGE:
                 assert self._transport is not None
                 receiver = BodyReceiver(self, self._server.take_memory(), length, data[start:])
@@ -284,7 +295,7 @@ class ClientConnection(asyncio.Protocol):
         if self.body_came(len(data)):
             body += data
             if not self._left:
-                self._owes, self._body = Owes.NOTHING, None
+                self._owes, self._body = _NOTHING, None
                 exchange.begin(bytes(body))
 
     def body_came(self, count: int) -> bool:
@@ -296,7 +307,7 @@ class ClientConnection(asyncio.Protocol):
         except RefusedError as error:
             self._refuse(error.failure)
             return False
-        if self._owes is Owes.BODY:
+        if self._owes is _BODY:
             self._last = asyncio.get_running_loop().time()
         return True
 
@@ -304,7 +315,7 @@ class ClientConnection(asyncio.Protocol):
         """Serve the request of a large body."""
         assert self._transport is not None
         assert self._exchange is not None
-        self._owes = Owes.NOTHING
+        self._owes = _NOTHING
         self._transport.set_protocol(self)
         self._exchange.begin(body)
 
@@ -313,9 +324,9 @@ class ClientConnection(asyncio.Protocol):
         exchange, transport = self._exchange, self._transport
         assert exchange is not None
         assert transport is not None
-        if self._owes is Owes.BODY and self._body is None:
+        if self._owes is _BODY and self._body is None:
             transport.set_protocol(self)
-        self._owes, self._body = Owes.NOTHING, None
+        self._owes, self._body = _NOTHING, None
         exchange.outlet.keep_alive = exchange.outlet.keep_alive and not close
         exchange.refuse(failure)
 
@@ -324,7 +335,7 @@ class ClientConnection(asyncio.Protocol):
         dropped = min(len(data), self._left)
         self._left -= dropped
         if not self._left:
-            self._owes = Owes.NOTHING
+            self._owes = _NOTHING
             self._after(data[dropped:], keep_alive=not self.closing)
 
     # ── between requests ─────────────────────────────────────────────────────────────────────────────────────────
@@ -344,7 +355,7 @@ class ClientConnection(asyncio.Protocol):
         self._left -= dropped
         self._held = data[dropped:]
         if self._left and not transport.is_closing():
-            self._owe(Owes.REFUSED)
+            self._owe(_REFUSED)
             self._resume_reading(transport)
         elif self.closing:
             transport.close()
@@ -370,7 +381,7 @@ class ClientConnection(asyncio.Protocol):
         self._server.watch(self)
 
     def _close(self) -> None:
-        self._owes = Owes.NOTHING
+        self._owes = _NOTHING
         if self._transport is not None:
             self._transport.close()
 

@@ -68,6 +68,15 @@ class _State(enum.Enum):
     CLOSED = enum.auto()
 
 
+# on Python 3.11 a member costs ten times as much as a global
+_IDLE: Final = _State.IDLE
+_HEAD: Final = _State.HEAD
+_LENGTH: Final = _State.LENGTH
+_CHUNKED: Final = _State.CHUNKED
+_UNTIL_CLOSE: Final = _State.UNTIL_CLOSE
+_CLOSED: Final = _State.CLOSED
+
+
 class EngineConnection(asyncio.Protocol):
     """One connection."""
 
@@ -91,7 +100,7 @@ class EngineConnection(asyncio.Protocol):
     def __init__(self, pool: "EnginePool") -> None:
         self._pool = pool
         self._transport: asyncio.Transport
-        self._state = _State.IDLE
+        self._state = _IDLE
         self._sink: Sink | None = None
         self._head = b""
         self._interim = 0
@@ -110,7 +119,7 @@ class EngineConnection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Tell whether a request may be sent."""
-        return self._state is _State.IDLE and not self._transport.is_closing()
+        return self._state is _IDLE and not self._transport.is_closing()
 
     @property
     def sent(self) -> bool:
@@ -120,12 +129,12 @@ class EngineConnection(asyncio.Protocol):
     @property
     def left(self) -> int | None:
         """Return how many bytes of a body of announced length are still to come."""
-        return self._left if self._state is _State.LENGTH else None
+        return self._left if self._state is _LENGTH else None
 
     def send(self, sink: Sink, head: bytes, body: Body, *, bodiless: bool) -> None:
         """Send a request; ``bodiless``: its answer has no body, whatever its head says."""
         self._sink = sink
-        self._state = _State.HEAD
+        self._state = _HEAD
         self._bodiless = bodiless
         self._interim = 0
         self._reusable = True
@@ -143,18 +152,18 @@ class EngineConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close a connection that is idle."""
-        self._state = _State.CLOSED
+        self._state = _CLOSED
         self._transport.close()
 
     def pause_reading(self) -> None:
         """Read no more of the answer for now."""
-        if not self._paused and self._state is not _State.CLOSED:
+        if not self._paused and self._state is not _CLOSED:
             self._paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read on."""
-        if self._paused and self._state is not _State.CLOSED:
+        if self._paused and self._state is not _CLOSED:
             self._transport.resume_reading()
         self._paused = False
 
@@ -173,13 +182,13 @@ class EngineConnection(asyncio.Protocol):
             self._close()
             return
         try:
-            if self._state is _State.CHUNKED:
+            if self._state is _CHUNKED:
                 self._chunked(sink, data)
-            elif self._state is _State.HEAD:
+            elif self._state is _HEAD:
                 self._read_head(sink, self._head + data if self._head else data)
-            elif self._state is _State.LENGTH:
+            elif self._state is _LENGTH:
                 self._counted(sink, data)
-            elif self._state is _State.UNTIL_CLOSE:
+            elif self._state is _UNTIL_CLOSE:
                 sink.piece(data, framed(data))
         except MalformedAnswerError as error:
             self._end_badly()
@@ -194,16 +203,16 @@ class EngineConnection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         state, sink = self._state, self._sink
-        self._state, self._sink, self._unsent = _State.CLOSED, None, None
+        self._state, self._sink, self._unsent = _CLOSED, None, None
         self._pool.lost(self)
         if sink is None:
             return
-        if state is _State.HEAD:
+        if state is _HEAD:
             if self._head or self._interim:
                 sink.malformed("it broke off in its head")
             else:
                 sink.unanswered()
-        elif state is _State.UNTIL_CLOSE and exc is None:
+        elif state is _UNTIL_CLOSE and exc is None:
             sink.ends()
         else:
             sink.breaks("its connection was reset" if exc is not None else "its connection was closed")
@@ -248,15 +257,15 @@ class EngineConnection(asyncio.Protocol):
         if self._bodiless or head.status in {204, 304}:
             self._end(sink, rest)
         elif head.chunked:
-            self._state, self._chunks = _State.CHUNKED, Chunks()
+            self._state, self._chunks = _CHUNKED, Chunks()
             if rest:
                 self._chunked(sink, rest)
         elif head.length is not None:
-            self._state, self._left = _State.LENGTH, head.length
+            self._state, self._left = _LENGTH, head.length
             if rest or not head.length:
                 self._counted(sink, rest)
         else:
-            self._state = _State.UNTIL_CLOSE
+            self._state = _UNTIL_CLOSE
             if rest:
                 sink.piece(rest, framed(rest))
         if self._sink is sink:
@@ -301,7 +310,7 @@ class EngineConnection(asyncio.Protocol):
             return
         self._sink, self._chunks = None, None
         if self._reusable and not rest and self._unsent is None:
-            self._state = _State.IDLE
+            self._state = _IDLE
             self.resume_reading()
             self._pool.put(self)
         else:
@@ -313,7 +322,7 @@ class EngineConnection(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        self._state, self._unsent, self._chunks = _State.CLOSED, None, None
+        self._state, self._unsent, self._chunks = _CLOSED, None, None
         self._transport.abort()
 
 

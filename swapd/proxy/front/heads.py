@@ -8,7 +8,6 @@ parser is the only other one there is.
 """
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 MAX_HEAD: Final = 32 << 10
@@ -22,52 +21,36 @@ _HEAD: Final = re.compile(
 )
 _SPECIAL: Final = re.compile(
     rb"\r\n(host|content-length|connection|transfer-encoding|expect|upgrade|te|trailer|keep-alive|http2-settings"
-    rb"|proxy-[a-z-]+|content-type|content-encoding|x-request-id|x-swapd-model|x-swapd-priority"
-    rb"):[ \t]*([^\r\n]*)",
+    rb"|proxy-(?:connection|authenticate|authorization)|content-type|content-encoding|x-request-id|x-swapd-model"
+    rb"|x-swapd-priority):[ \t]*([^\r\n]*)",
     re.IGNORECASE,
 )
 _DROPPED: Final = re.compile(
-    rb"\r\n(?:host|content-length|connection|keep-alive|x-request-id"
-    rb"|proxy-(?:connection|authenticate|authorization)):[^\r\n]*",
+    rb"\r\n(?:host|connection|keep-alive|x-request-id|proxy-(?:connection|authenticate|authorization)):[^\r\n]*",
     re.IGNORECASE,
 )
 _ACCEPT_ENCODING: Final = re.compile(rb"\r\naccept-encoding:[^\r\n]*", re.IGNORECASE)
+_DROPPED_NAMES: Final = frozenset((b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization"))
 _OTHER_FORMS: Final = (b"multipart/", b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Media types that are not read as JSON, at least not always."""
 
 
 class RequestHead:
-    """One request's head, as far as anything here needs it."""
+    """One request's head, as far as anything here needs it. What the class says holds until the head says otherwise."""
 
-    __slots__ = (
-        "client_id",
-        "fields",
-        "has_body",
-        "keep_alive",
-        "length",
-        "method",
-        "model",
-        "priority",
-        "size",
-        "target",
-    )
-
-    def __init__(self, method: bytes, target: bytes, size: int) -> None:
-        self.method = method
-        self.target = target
-        #: bytes of the head itself
-        self.size = size
-        #: fields for the engine, each with the line end before it
-        self.fields = b""
-        #: of the body
-        self.length = 0
-        #: the request says that it has a body, perhaps an empty one
-        self.has_body = False
-        self.keep_alive = True
-        #: value of ``x-request-id``, ``x-swapd-model`` and ``x-swapd-priority``
-        self.client_id: str | None = None
-        self.model: str | None = None
-        self.priority: str | None = None
+    method: bytes
+    target: bytes
+    #: bytes of the head itself
+    size: int
+    #: fields for the engine, each with the line end before it
+    fields: bytes
+    #: of the body
+    length = 0
+    keep_alive = True
+    #: value of ``x-request-id``, ``x-swapd-model`` and ``x-swapd-priority``
+    client_id: str | None = None
+    model: str | None = None
+    priority: str | None = None
 
 
 def read_head(data: bytes) -> RequestHead | None:
@@ -75,21 +58,57 @@ def read_head(data: bytes) -> RequestHead | None:
     found = _HEAD.match(data)
     if found is None:
         return None
-    method, target, fields = found.groups()
-    head = RequestHead(method, target, found.end())
-    hosts = 0
-    for name, value in _SPECIAL.findall(fields):
+    head = RequestHead()
+    head.method, head.target, fields = found.groups()
+    head.size = found.end()
+    special = _SPECIAL.findall(fields)
+    hosts = lengths = dropped = 0
+    for name, value in special:
         key = name.lower()
         if key == b"host":
             hosts += 1
-            continue
-        take = _FIELDS.get(key, _drop)
-        if not take(head, value.rstrip(b" \t")):
+        elif key == b"content-length":
+            lengths += 1
+            digits = value.rstrip(b" \t")
+            if not digits.isdigit() or len(digits) > _MAX_LENGTH_DIGITS:
+                return None
+            head.length = int(digits)
+        elif key == b"content-type":
+            if value.lower().startswith(_OTHER_FORMS):
+                return None
+        elif key in _DROPPED_NAMES:
+            dropped += 1
+        elif not _take(head, key, value.rstrip(b" \t")):
             return None
-    if hosts != 1 or b"#" in target:
+        else:
+            dropped += key != b"x-swapd-model"
+    if hosts != 1 or lengths > 1 or b"#" in head.target or head.target.endswith(b"?"):
         return None
-    head.fields = _DROPPED.sub(b"", fields)
+    if not dropped and special[0][0].lower() == b"host" and fields[2:6].lower() == b"host":
+        # the common case, a fifth of the cost
+        end = fields.find(b"\r\n", 2)
+        head.fields = fields[end:] if end > 0 else b""
+    else:
+        head.fields = _DROPPED.sub(b"", fields)
     return head
+
+
+def _take(head: RequestHead, key: bytes, value: bytes) -> bool:
+    """Note a field that is seldom there; ``False`` if it takes the request out of the plain form."""
+    text = value.decode("ascii")
+    match key:
+        case b"connection":
+            head.keep_alive = text.lower() != "close"
+            return text.lower() in {"keep-alive", "close"}
+        case b"x-request-id" if head.client_id is None:
+            head.client_id = text
+        case b"x-swapd-priority" if head.priority is None:
+            head.priority = text
+        case b"x-swapd-model":
+            head.model = text
+        case _:
+            return False
+    return True
 
 
 def could_begin(data: bytes) -> bool:
@@ -100,63 +119,3 @@ def could_begin(data: bytes) -> bool:
 def without_accept_encoding(fields: bytes) -> bytes:
     """Return the fields for an engine whose answer has to be readable."""
     return _ACCEPT_ENCODING.sub(b"", fields)
-
-
-def _length(head: RequestHead, value: bytes) -> bool:
-    if head.has_body or not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
-        return False
-    head.length = int(value)
-    head.has_body = True
-    return True
-
-
-def _connection(head: RequestHead, value: bytes) -> bool:
-    wish = value.lower()
-    if wish == b"close":
-        head.keep_alive = False
-    return wish in {b"keep-alive", b"close"}
-
-
-def _client_id(head: RequestHead, value: bytes) -> bool:
-    if head.client_id is not None:
-        return False
-    head.client_id = value.decode("ascii")
-    return True
-
-
-def _model(head: RequestHead, value: bytes) -> bool:
-    head.model = value.decode("ascii")
-    return True
-
-
-def _priority(head: RequestHead, value: bytes) -> bool:
-    if head.priority is not None:
-        return False
-    head.priority = value.decode("ascii")
-    return True
-
-
-def _media_type(_head: RequestHead, value: bytes) -> bool:
-    return not value.lower().startswith(_OTHER_FORMS)
-
-
-def _refuse(_head: RequestHead, _value: bytes) -> bool:
-    return False
-
-
-def _drop(_head: RequestHead, _value: bytes) -> bool:
-    return True
-
-
-_FIELDS: Final[dict[bytes, Callable[[RequestHead, bytes], bool]]] = {
-    b"content-length": _length,
-    b"connection": _connection,
-    b"x-request-id": _client_id,
-    b"x-swapd-model": _model,
-    b"x-swapd-priority": _priority,
-    b"content-type": _media_type,
-    **dict.fromkeys(
-        (b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"te", b"trailer", b"http2-settings"),
-        _refuse,
-    ),
-}

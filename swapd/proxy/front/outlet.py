@@ -15,7 +15,7 @@ from swapd.proxy.errors import error_headers
 from swapd.proxy.failure import Failure
 from swapd.proxy.forward import EVENT_STREAM
 from swapd.proxy.front import replies
-from swapd.proxy.front.answers import AnswerHead
+from swapd.proxy.front.answers import AnswerHead, media_type
 from swapd.proxy.front.chunks import LAST, framed
 
 _JOINED: Final = 16 << 10
@@ -23,20 +23,16 @@ _JOINED: Final = 16 << 10
 
 
 class Outlet:
-    """The client's side of one answer."""
+    """The client's side of one answer. What the class says holds until the answer says otherwise."""
 
-    __slots__ = (
-        "_bodiless",
-        "_chunked",
-        "_date",
-        "_failable",
-        "_left",
-        "_request_id",
-        "_transport",
-        "_unsent",
-        "begun",
-        "keep_alive",
-    )
+    #: a head has been written, or is about to be
+    begun = False
+    _unsent = b""
+    _chunked = False
+    #: errors can be told in the body
+    _failable = False
+    #: of a body of announced length, still to be written
+    _left = 0
 
     def __init__(
         self, transport: asyncio.Transport, date: replies.Date, request_id: str, *, bodiless: bool, keep_alive: bool
@@ -44,18 +40,10 @@ class Outlet:
         """``bodiless``: the request was HEAD."""
         self._transport: asyncio.Transport | None = transport
         self._date = date
-        self._request_id = request_id
+        self.request_id = request_id
         self._bodiless = bodiless
         #: the connection goes on after the answer
         self.keep_alive = keep_alive
-        #: a head has been written, or is about to be
-        self.begun = False
-        self._unsent = b""
-        self._chunked = False
-        #: errors can be told in the body
-        self._failable = False
-        #: of a body of announced length, still to be written
-        self._left = 0
 
     @property
     def gone(self) -> bool:
@@ -71,7 +59,7 @@ class Outlet:
         self.begun = True
         self._unsent = replies.engine_head(
             head,
-            self._request_id.encode(),
+            self.request_id.encode(),
             date=self._date,
             grant=grant,
             bodiless=self._bodiless,
@@ -84,7 +72,7 @@ class Outlet:
     def begin_stream(self) -> None:
         """Write the head of an event stream before there is an answer."""
         self.begun = self._chunked = self._failable = True
-        self._write(replies.stream_head(self._request_id.encode(), date=self._date, keep_alive=self.keep_alive))
+        self._write(replies.stream_head(self.request_id.encode(), date=self._date, keep_alive=self.keep_alive))
 
     def comment(self, text: bytes) -> None:
         """Write into a stream that has begun."""
@@ -124,7 +112,7 @@ class Outlet:
 
     def own(self, status: int, body: bytes) -> None:
         """Write a whole answer of swapd's own."""
-        headers = {"x-request-id": self._request_id, "Server": "swapd"}
+        headers = {"x-request-id": self.request_id, "Server": "swapd"}
         self._own(status, headers, body)
 
     def error(self, failure: Failure, dialect: Dialect, random: Callable[[], float]) -> None:
@@ -133,8 +121,8 @@ class Outlet:
             self.keep_alive = False
         self._own(
             failure.status,
-            error_headers(failure, self._request_id, random),
-            error_body(dialect, failure, self._request_id),
+            error_headers(failure, self.request_id, random),
+            error_body(dialect, failure, self.request_id),
         )
 
     def break_off(self, failure: Failure | None, dialect: Dialect, patience: Duration) -> None:
@@ -145,7 +133,7 @@ class Outlet:
             return
         self.flush()
         if failure is not None and self._failable:
-            event = stream_error(dialect, failure, self._request_id)
+            event = stream_error(dialect, failure, self.request_id)
             if self._chunked:
                 transport.write(framed(event))
             elif len(event) < self._left:
@@ -167,4 +155,4 @@ class Outlet:
 
 def is_event_stream(head: AnswerHead) -> bool:
     """Tell whether an answer can be passed on into an event stream that has begun."""
-    return head.status == 200 and replies.media_type(head) == EVENT_STREAM and not head.content_encoding
+    return head.status == 200 and media_type(head.content_type) == EVENT_STREAM and not head.content_encoding

@@ -8,7 +8,7 @@ from typing import Final
 
 from swapd.core.commands import Grant
 from swapd.proxy.forward import EVENT_STREAM, STREAMS, start_headers
-from swapd.proxy.front.answers import AnswerHead, without
+from swapd.proxy.front.answers import AnswerHead, media_type, without
 
 _CLOSE: Final = b"\r\nConnection: close"
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -32,14 +32,9 @@ class Date:
         return self._line
 
 
-def media_type(head: AnswerHead) -> str:
-    """Return the answer's media type without parameters."""
-    return head.content_type.partition(b";")[0].strip().lower().decode("latin-1")
-
-
 def is_stream(head: AnswerHead) -> bool:
     """Tell whether the answer comes in events or lines that are to be shown as they come."""
-    return media_type(head) in STREAMS
+    return media_type(head.content_type) in STREAMS
 
 
 def engine_head(

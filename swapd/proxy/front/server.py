@@ -5,14 +5,13 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from swapd.core.ids import SECOND
+from swapd.core.ids import SECOND, InstanceId
 from swapd.proxy.desk import Desk
 from swapd.proxy.front.arena import Arena
 from swapd.proxy.front.client import ClientConnection
-from swapd.proxy.front.engine import Body, EnginePool
+from swapd.proxy.front.engine import EnginePool
 from swapd.proxy.front.replies import Date
 from swapd.proxy.server import Handler, HttpServer, Malformed
-from swapd.proxy.services import Endpoint
 
 _SWEEP_S: Final = 1.0
 _SWEEPS_PER_TIMEOUT: Final = 6
@@ -27,7 +26,7 @@ class FrontServer(HttpServer):
         self.desk = desk
         self.date: Final = Date()
         self._arena = Arena()
-        self._pools: dict[Endpoint, EnginePool] = {}
+        self._pools: dict[InstanceId, EnginePool] = {}
         self._fast: dict[ClientConnection, None] = {}
         self._watched: dict[ClientConnection, None] = {}
         self._front_sweeper: asyncio.TimerHandle | None = None
@@ -66,22 +65,28 @@ class FrontServer(HttpServer):
         """Return the number of connections to engines, idle or not."""
         return sum(pool.open for pool in self._pools.values())
 
-    def pool(self, endpoint: Endpoint) -> EnginePool:
-        """Return the connections to an engine."""
-        pool = self._pools.get(endpoint)
+    def pool(self, instance: InstanceId) -> EnginePool | None:
+        """Return the connections to an instance's engine; ``None``: the instance is gone."""
+        pool = self._pools.get(instance)
+        # with an open connection there is no need to ask whether the instance is still there
+        if pool is not None and pool.idle:
+            return pool
+        endpoint = self.desk.services.endpoint(instance)
+        if endpoint is None:
+            return None
         if pool is None:
-            pool = self._pools[endpoint] = EnginePool(endpoint, self.desk.settings.connect_timeout)
+            pool = self._pools[instance] = EnginePool(endpoint, self.desk.settings.connect_timeout)
         return pool
 
     def take_memory(self) -> bytearray:
         """Return memory for a large body."""
         return self._arena.take()
 
-    def give_back(self, body: Body) -> None:
+    def give_back(self, body: memoryview) -> None:
         """Take a body's memory for the next one; nobody reads it any more."""
-        if isinstance(body, memoryview) and isinstance(body.obj, bytearray):
-            memory = body.obj
-            body.release()
+        memory = body.obj
+        body.release()
+        if isinstance(memory, bytearray):
             self._arena.give(memory)
 
     def watch(self, connection: ClientConnection) -> None:
@@ -118,10 +123,10 @@ class FrontServer(HttpServer):
         now = self._loop.time()
         for connection in [each for each in self._watched if not each.in_time(now)]:
             self._watched.pop(connection, None)
-        for endpoint, pool in list(self._pools.items()):
+        for instance, pool in list(self._pools.items()):
             pool.expire()
             if not pool.open:
-                del self._pools[endpoint]
+                del self._pools[instance]
         self._front_sweeper = None
         if self._fast or self._pools:
             self._sweep_front_later()
