@@ -408,6 +408,8 @@ class FrontExchange(Account):
             if lease.waits:
                 ready = self._desk.ready.since(lease.model)
                 lease.left(cold_start=ready is None or ready > lease.arrived)
+            # without these two the objects of a request would be a cycle, which only the garbage collector ends
+            lease.on_break = lease.on_answer = None
             lease.end(outcome)
         self._desk.services.finished(self.record(self._desk.services.now()))
         self._client.over()
