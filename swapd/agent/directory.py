@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from swapd.config.model import Model, OnClientAbort
 from swapd.config.model import WarmupRequest as WarmupSettings
@@ -16,6 +17,8 @@ from swapd.engines.base import EngineOptions, EnginePlan, Warmup, WarmupRequest
 from swapd.engines.registry import plan
 from swapd.engines.request_paths import allowed
 from swapd.proxy.services import ListedModel, RouteOptions
+
+_NO_OPTIONS: Final = RouteOptions()
 
 
 class Directory:
@@ -30,6 +33,7 @@ class Directory:
         """Take a new configuration."""
         self._models: dict[ModelName, Model] = {ModelName(name): model for name, model in settings.models.items()}
         self._options = {name: _engine_options(name, model, settings) for name, model in self._models.items()}
+        self._routes = {name: _route_options(model) for name, model in self._models.items()}
         self._names: dict[str, ModelName] = {str(name): name for name in self._models}
         for name, model in self._models.items():
             self._names.update(dict.fromkeys(model.aliases, name))
@@ -57,12 +61,7 @@ class Directory:
 
     def route_options(self, name: ModelName) -> RouteOptions:
         """Return how requests for a model are relayed; the defaults for a model that has just been removed."""
-        model = self._models.get(name)
-        if model is None:
-            return RouteOptions()
-        return RouteOptions(
-            finish_on_abort=model.on_client_abort is OnClientAbort.FINISH, request_timeout=model.request_timeout
-        )
+        return self._routes.get(name, _NO_OPTIONS)
 
     def allowed(self, name: ModelName, method: str, path: str) -> bool:
         """Say whether clients may reach this path of the model's engine."""
@@ -72,6 +71,11 @@ class Directory:
     def plan(self, name: ModelName, *, port: int, devices: tuple[str, ...]) -> EnginePlan:
         """Return how to run one instance of a model; raises EngineError."""
         return plan(self._options[name], port=port, devices=devices, environ=os.environ)
+
+
+def _route_options(model: Model) -> RouteOptions:
+    finish = model.on_client_abort is OnClientAbort.FINISH
+    return RouteOptions(finish_on_abort=finish, request_timeout=model.request_timeout)
 
 
 def _engine_options(name: ModelName, model: Model, settings: Settings) -> EngineOptions:
