@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
 
 from swapd.proxy import models_api
 from swapd.proxy.body import Body
 from swapd.proxy.budget import Budget
 from swapd.proxy.desk import Desk
 from swapd.proxy.dialects import Dialect
-from swapd.proxy.errors import error_response, internal_error, invalid, method_not_allowed, not_found
+from swapd.proxy.errors import error_response, internal_error, invalid, method_not_allowed, not_found, unknown_version
 from swapd.proxy.exchange import Exchange
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.front.server import FrontServer
@@ -31,6 +31,7 @@ from swapd.proxy.services import Services
 from swapd.proxy.settings import ProxySettings
 
 _HEAD_LIMIT: Final = 16 << 10
+_VERSIONS: Final = frozenset((HttpVersion10, HttpVersion11))
 _SHUTDOWN_S: Final = 1.0
 """For requests still running when the server is closed; the core's drain has come before that."""
 
@@ -109,6 +110,10 @@ class FrontDoor:
     async def _route(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         target = _origin_form(request.raw_path)
         path = target.partition("?")[0]
+        if request.version not in _VERSIONS:
+            response = self._error(unknown_version(), dialect_of(path), request_id)
+            response.force_close()
+            return response
         match = find(path)
         if match is None or "#" in target:
             return self._error(not_found(path), dialect_of(path), request_id)

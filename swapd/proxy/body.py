@@ -7,7 +7,7 @@ floor after its first minute.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from swapd.core.ids import SECOND
 from swapd.core.reasons import Rejection
 from swapd.proxy.budget import Budget
-from swapd.proxy.errors import failure_of, invalid, refuse
+from swapd.proxy.errors import failure_of, invalid
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.settings import ProxySettings
 
@@ -89,7 +89,8 @@ async def read_body(request: web.BaseRequest, body: Body, settings: ProxySetting
     except TimeoutError:
         raise RefusedError(too_slow()) from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
-        raise refuse("The body breaks off or its chunks are malformed.") from error
+        # where the next request would begin is not known
+        raise RefusedError(replace(invalid("The body breaks off or its chunks are malformed."), close=True)) from error
 
 
 async def _read(request: web.BaseRequest, body: Body, settings: ProxySettings) -> None:

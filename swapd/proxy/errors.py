@@ -133,6 +133,11 @@ def not_passed_on(why: str) -> Failure:
     return failure_of(Rejection.UPSTREAM_FAILED, message)
 
 
+def unknown_version() -> Failure:
+    """Return the failure for a version of HTTP that is not spoken here."""
+    return invalid("Only HTTP/1.1 and HTTP/1.0 are spoken here.", status=505, code="http_version")
+
+
 def internal_error() -> Failure:
     """Return the failure for a bug in swapd."""
     return Failure(500, "api_error", "internal_error", "swapd failed to handle this request; its log says why.")

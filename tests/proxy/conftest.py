@@ -1,4 +1,4 @@
-"""Runs whatever opens a front door on both of its paths, and what depends on the event loop's own ways on both loops."""
+"""Runs what opens a front door on both of its paths, and what depends on the loop's own ways on both loops."""
 
 import asyncio
 import inspect
@@ -11,7 +11,7 @@ from tests.proxy import harness
 
 _ON_BOTH = (
     *("test_breaks.py", "test_departures.py", "test_flow.py", "test_heads.py", "test_interim.py", "test_relay.py"),
-    *("test_time_limit.py", "test_websocket.py"),
+    *("test_time_limit.py", "test_traps.py", "test_websocket.py"),
 )
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
