@@ -77,12 +77,8 @@ AMBIGUOUS = {
         HOST, "Transfer-Encoding: chunked", body=b"f;a\nb\r\n" + BODY + b"\r\n0\r\n\r\n"
     ),
     "a chunk size with a prefix": request(HOST, "Transfer-Encoding: chunked", body=b"0x" + CHUNKS),
-    "chunks with bare line feeds": request(
-        HOST, "Transfer-Encoding: chunked", body=CHUNKS.replace(b"\r\n", b"\n")
-    ),
-    "a chunk longer than its size": request(
-        HOST, "Transfer-Encoding: chunked", body=b"f\r\n" + BODY + b"XX0\r\n\r\n"
-    ),
+    "chunks with bare line feeds": request(HOST, "Transfer-Encoding: chunked", body=CHUNKS.replace(b"\r\n", b"\n")),
+    "a chunk longer than its size": request(HOST, "Transfer-Encoding: chunked", body=b"f\r\n" + BODY + b"XX0\r\n\r\n"),
 }
 
 
