@@ -206,7 +206,6 @@ def test_both_paths_do_to_engine_and_client_what_no_path_would(doors: Doors) -> 
             at += step
         doors.script.pieces, doors.script.closes = pieces, closes
         status, fields, body, _ = parsed(raw)
-        line, *_ = sent.split(b"\r\n", 1)
         own, own_body = sent.partition(b"\r\n\r\n")[::2]
         expected = asked_for((own + b"\r\n\r\n", own_body))
         for node in (doors.fast, doors.slow):
