@@ -15,13 +15,13 @@ from typing_extensions import override
 from swapd.core.ids import SECOND
 from swapd.proxy.body import buffer_full, too_large, too_slow, upload_deadline
 from swapd.proxy.failure import Failure, RefusedError
-from swapd.proxy.front import exchange as exchanges
 from swapd.proxy.front.arena import LARGE, BodyReceiver
 from swapd.proxy.front.exchange import FrontExchange
 from swapd.proxy.front.heads import RequestHead, could_begin, read_head
 from swapd.proxy.front.outlet import Outlet
 from swapd.proxy.front.own import answer_here
 from swapd.proxy.front.replies import Date
+from swapd.proxy.front.surroundings import Door
 from swapd.proxy.request_id import request_id_of
 from swapd.proxy.routes import Kind, find
 
@@ -33,7 +33,7 @@ _LINGERING_S: Final = 10.0
 _log = structlog.get_logger(__name__)
 
 
-class Server(exchanges.Door, Protocol):
+class Server(Door, Protocol):
     """What the connections of one port have in common."""
 
     @property

@@ -7,18 +7,13 @@ loop.
 """
 
 import asyncio
-from typing import Protocol
 
 import structlog
-from yarl import URL
 
-from swapd.core.catalog import Priority
 from swapd.core.commands import Reject
-from swapd.core.ids import SECOND, Bytes, Duration, InstanceId, ModelName
+from swapd.core.ids import SECOND, Bytes, Duration, InstanceId
 from swapd.core.reasons import Outcome, Rejection
-from swapd.proxy.address import address_of, resolved
 from swapd.proxy.body import buffer_full
-from swapd.proxy.desk import Desk
 from swapd.proxy.errors import cut_off, failure_of_reject, internal_error, not_passed_on, overdue
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.front.account import Account
@@ -26,34 +21,13 @@ from swapd.proxy.front.answers import AnswerHead
 from swapd.proxy.front.engine import Body, EngineConnection, EnginePool
 from swapd.proxy.front.heads import RequestHead, without_accept_encoding
 from swapd.proxy.front.outlet import Outlet, is_event_stream
+from swapd.proxy.front.surroundings import Client, Door
+from swapd.proxy.front.understand import understand
 from swapd.proxy.keepalive import READ_OF_AN_ERROR, comment, no_event_stream
-from swapd.proxy.model_name import BodyFields, read_json, read_plain
-from swapd.proxy.naming import name_beside_body, priority_named
 from swapd.proxy.routes import Match
 from swapd.proxy.usage import UsageReader, usage_reader
 
 _log = structlog.get_logger(__name__)
-
-
-class Door(Protocol):
-    """What outlives a request."""
-
-    @property
-    def desk(self) -> Desk:
-        """Return what holds for requests that arrive now."""
-
-    def pool(self, instance: InstanceId) -> EnginePool | None:
-        """Return the connections to an instance's engine; ``None``: the instance is gone."""
-
-    def give_back(self, body: memoryview) -> None:
-        """Take a body's memory for the next one; nobody reads it any more."""
-
-
-class Client(Protocol):
-    """The connection on which the request came."""
-
-    def over(self) -> None:
-        """Go on: the answer has been written, or never will be."""
 
 
 class FrontExchange(Account):
@@ -141,38 +115,19 @@ class FrontExchange(Account):
 
     def _ask(self, body: Body) -> None:
         """Find out the model and ask the core for a place; raises ``RefusedError``."""
-        desk, head, route = self._desk, self._head, self._match.route
-        services = desk.services
-        priority = Priority.HIGH if head.priority is None else priority_named(head.priority)
-        found = read_plain(body) if type(body) is bytes and self._match.path_name is None else None
-        model = None if found is None or found.model is None else services.directory.resolve(found.model)
-        streams = found is not None and found.stream
-        if model is None:
-            model, streams = self._understand(body)
+        desk, services = self._desk, self._desk.services
+        wish = understand(services, self._head, self._match, body, self.dialect)
+        model, self._target, self.dialect = wish.model, wish.target, wish.dialect
         self.model = model
         limit = services.options(model).request_timeout
-        lease = desk.gate.open(model, priority=priority, body_bytes=Bytes(self.size), limit=limit)
+        lease = desk.gate.open(model, priority=wish.priority, body_bytes=Bytes(self.size), limit=limit)
         self.lease = lease
         lease.on_break = self._broken_off_soon
         lease.on_answer = self._go_on_soon
         if lease.answer is not None:
             self._go_on()
-        elif streams and route.sse and desk.settings.sse_keepalive is not None:
+        elif wish.streams and self._match.route.sse and desk.settings.sse_keepalive is not None:
             self._comment_later(desk.settings.sse_keepalive)
-
-    def _understand(self, body: Body) -> tuple[ModelName, bool]:
-        """Return the model, and whether a stream is wanted; raises ``RefusedError`` with the right sentence."""
-        services, target = self._desk.services, self._target.decode("ascii")
-        if self._match.path_name is not None:
-            model, target, self.dialect = address_of(services, self._match, self.method, target)
-            self._target = target.encode("ascii")
-            return model, False
-        found = read_json(body) if self.size else BodyFields(None, stream=False)
-        name = found.model
-        if name is None:
-            query = URL.build(path="/", query_string=target.partition("?")[2], encoded=True).query
-            name = name_beside_body(query, self._head.model)
-        return resolved(services, name), found.stream
 
     def _go_on_soon(self) -> None:
         _ = asyncio.get_running_loop().call_soon(self._go_on)
