@@ -44,6 +44,11 @@ class Http(Section):
     """How often a streaming request that waits for its model is sent a comment line, for proxies that drop silent
     connections. Off by default, because the first byte commits the answer to status 200; 15s suits most proxies."""
 
+    fast_path: fields.Flag = True
+    """Serve requests of plain form, which are nearly all, without the HTTP library: the same answers for a fraction of
+    the CPU. `false` sends everything through the library, should the fast path be suspected of a fault. Connections
+    that are open keep to what they began with."""
+
 
 class Metrics(Section):
     """The listener for metrics and health probes."""

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from aiohttp import web
@@ -25,6 +25,8 @@ from tests.fakes import node_views
 
 DEADLINE_S = 20.0
 INSTANCE = InstanceId(7)
+FAST_PATH = True
+"""Set by each test's parameter, see ``conftest.py``."""
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:
@@ -169,6 +171,14 @@ class Node:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def unattended(self) -> int:
+        """Number of abandoned answers that are being read to their end."""
+        return sum(task.get_name().startswith("finish ") for task in self.tasks._running)
+
+    def reconfigure(self, settings: ProxySettings) -> None:
+        self.front.reconfigure(replace(settings, fast_path=FAST_PATH))
+
     async def settled(self, count: int) -> RequestRecord:
         """Wait until ``count`` requests have ended and nothing is left; return the last record."""
         await until(lambda: len(self.records) >= count, f"the end of {count} requests")
@@ -212,7 +222,7 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
         tasks=tasks,
         random=lambda: 0.5,
     )
-    front = FrontDoor(services, settings or ProxySettings())
+    front = FrontDoor(services, replace(settings or ProxySettings(), fast_path=FAST_PATH))
     core.gate = front.gate
     runner = front.runner()
     await runner.setup()
