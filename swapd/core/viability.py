@@ -129,11 +129,10 @@ class Demand:
             return Verdict.THRASHING
         if at - self.began < LEARNING:
             return Verdict.UNKNOWN
-        if self.recent_loads(at) >= LOADS_NEEDED:
+        if ratio >= 0.2 and fraction >= 0.1 and self.recent_loads(at) >= LOADS_NEEDED:
             if ratio >= 0.5 and fraction >= 0.2:
                 return Verdict.THRASHING
-            if ratio >= 0.2 and fraction >= 0.1:
-                return Verdict.MARGINAL
+            return Verdict.MARGINAL
         return Verdict.OK
 
     def shown(self, at: Instant) -> Verdict:
