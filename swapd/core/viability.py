@@ -134,11 +134,10 @@ class Demand:
             return Verdict.THRASHING
         if at - self.began < LEARNING:
             return Verdict.UNKNOWN
-        if self.recent_loads(at) >= LOADS_NEEDED:
+        if ratio >= MARGINAL_RATIO and fraction >= MARGINAL_FRACTION and self.recent_loads(at) >= LOADS_NEEDED:
             if ratio >= THRASHING_RATIO and fraction >= THRASHING_FRACTION:
                 return Verdict.THRASHING
-            if ratio >= MARGINAL_RATIO and fraction >= MARGINAL_FRACTION:
-                return Verdict.MARGINAL
+            return Verdict.MARGINAL
         return Verdict.OK
 
     def shown(self, at: Instant) -> Verdict:
