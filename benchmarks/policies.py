@@ -18,7 +18,8 @@ from swapd.core.policies import EvictionPolicy
 from swapd.core.topology import Gpu, NodeTopology
 from swapd.sim import Report, Setup, simulate, table
 from swapd.sim.clairvoyant import Clairvoyant
-from swapd.sim.workload import Arrival, Zipf, read_models, read_requests
+from swapd.sim.traces import read_models, read_requests
+from swapd.sim.workload import Arrival, Zipf
 
 GPU_BYTES = Bytes(80 << 30)
 PATIENT = Duration(seconds(30 * 86_400))

@@ -1,5 +1,6 @@
 """Names what the admin socket needs from the daemon; the agent provides it."""
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +33,15 @@ class Control(Protocol):
 
     def topology(self) -> dict[str, object]:
         """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told; must not wait for anything."""
+
+    def report(self) -> dict[str, object]:
+        """Return the promotion report; must not wait for anything."""
+
+    def arrivals(self) -> AsyncGenerator[bytes, None]:
+        """Yield the requests that are on record, as CSV: ``unix_s,model,service_s``, not in order of time."""
+
+    def model_list(self) -> str:
+        """Return the models as CSV: ``model,gpus,load_s``, with the load times expected now."""
 
     async def load(self, model: ModelName) -> Result:
         """Make a model resident; clears its cool-down."""

@@ -1,4 +1,4 @@
-"""Answers on the admin socket: status, topology, events, and the operator's orders.
+"""Answers on the admin socket: status, topology, promotion report, events, record of requests, the operator's orders.
 
 An order's response comes when the order is carried out; its body is ``{"ok", "detail", "reason"}``. An error's body is
 ``{"ok": false, "detail": <one sentence>, "reason": <word or null>}`` with a status that is not 200. Names may be
@@ -6,6 +6,7 @@ aliases. No handler waits for another one, so status answers while a swap or a d
 """
 
 import json
+from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from swapd.core.reasons import Rejection
 __all__ = ["AdminServer", "AdminSocketError", "admin_app"]
 
 _MAX_BODY: Final = 64 * 1024
+_CSV: Final = "text/csv"
 _MAX_SECONDS: Final = 366 * 86_400.0
 _SHUTDOWN_S: Final = 1.0
 """How long the end waits for responses that are being written."""
@@ -62,7 +64,10 @@ def admin_app(control: Control, hub: EventHub) -> web.Application:
     app = web.Application(client_max_size=_MAX_BODY, middlewares=[_errors])
     app.router.add_get("/v1/status", handlers.status)
     app.router.add_get("/v1/topology", handlers.topology)
+    app.router.add_get("/v1/report", handlers.report)
     app.router.add_get("/v1/events", handlers.events)
+    app.router.add_get("/v1/trace", handlers.trace)
+    app.router.add_get("/v1/trace/models", handlers.trace_models)
     app.router.add_post("/v1/models/{model:.+}/load", handlers.load)
     app.router.add_post("/v1/models/{model:.+}/unload", handlers.unload)
     app.router.add_post("/v1/models/{model:.+}/pin", handlers.pin)
@@ -92,6 +97,9 @@ class _Handlers:
     async def topology(self, _: web.Request) -> web.Response:
         return web.json_response(self._control.topology())
 
+    async def report(self, _: web.Request) -> web.Response:
+        return web.json_response(self._control.report())
+
     async def events(self, request: web.Request) -> web.StreamResponse:
         try:
             reader = self._hub.subscribe()
@@ -106,6 +114,18 @@ class _Handlers:
             reader.close()
         await response.write_eof()
         return response
+
+    async def trace(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": _CSV})
+        await response.prepare(request)
+        async with aclosing(self._control.arrivals()) as chunks:
+            async for chunk in chunks:
+                await response.write(chunk)
+        await response.write_eof()
+        return response
+
+    async def trace_models(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._control.model_list(), content_type=_CSV)
 
     async def load(self, request: web.Request) -> web.Response:
         return _answer(await self._control.load(self._model(request)))

@@ -1,9 +1,12 @@
 """Turns what an operator asks for on the admin socket into events, and the core's answers into results."""
 
-from collections.abc import Callable
+import csv
+import io
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from swapd.admin.control import Result
+from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, ProcessInfo, status_document
 from swapd.agent.directory import Directory
 from swapd.agent.operators import Operators
@@ -41,15 +44,21 @@ class AgentControl:
         reloader: Reloader,
         extras: Callable[[NodeView], Extras],
         view: Callable[[], NodeView],
+        arrivals: Callable[[], AsyncGenerator[bytes, None]],
         driver: Driver | None = None,
     ) -> None:
-        """``extras`` adds to a snapshot what the core does not know; ``driver`` is ``None`` with virtual devices."""
+        """Take what the daemon is made of.
+
+        ``extras`` adds to a snapshot what the core does not know; ``arrivals`` reads the record of requests;
+        ``driver`` is ``None`` with virtual devices.
+        """
         self._now = now
         self._operators = operators
         self._directory = directory
         self._reloader = reloader
         self._extras = extras
         self._view = view
+        self.arrivals = arrivals
         self._driver = driver
 
     def resolve(self, name: str) -> ModelName | None:
@@ -65,6 +74,21 @@ class AgentControl:
         """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told."""
         view = self._view()
         return {**annotations(view, not_ready=self._extras(view).not_ready)}
+
+    def report(self) -> dict[str, object]:
+        """Return the promotion report."""
+        return report_document(self._view())
+
+    def model_list(self) -> str:
+        """Return the models as CSV: ``model,gpus,load_s``, with the load times expected now."""
+        expected = {row.model: row.load_estimate for row in self._view().models}
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(("model", "gpus", "load_s"))
+        for name, gpus in self._directory.gpu_counts().items():
+            if name in expected:
+                rows.writerow((name, gpus, round(expected[name] / SECOND, 3)))
+        return text.getvalue()
 
     async def load(self, model: ModelName) -> Result:
         """Make a model resident; clears its cool-down."""

@@ -8,9 +8,10 @@ import asyncio
 import itertools
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import structlog
 from aiohttp import web
@@ -21,6 +22,7 @@ from swapd.admin.server import AdminServer
 from swapd.admin.status import Extras
 from swapd.agent import readiness
 from swapd.agent.control import AgentControl, config_info, process_infos
+from swapd.agent.demand import Stocktaking
 from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
 from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
@@ -43,6 +45,7 @@ from swapd.core.ids import Duration, InstanceId, Instant, RequestId
 from swapd.core.reasons import LoadResult
 from swapd.core.scheduler import Scheduler
 from swapd.core.view import NodeView
+from swapd.history.arrivals import Arrivals
 from swapd.history.database import Measured
 from swapd.history.store import History
 from swapd.instances import Instances
@@ -93,6 +96,7 @@ class Daemon:
         self._directory = Directory(settings, created=int(time.time()))
         self._scheduler = Scheduler(topology, catalog, _now(), history.first_instance())
         self._recorder = FlightRecorder()
+        self._arrivals = Arrivals(places.state.parent / "arrivals", report=_recording_trouble)
         self._instances = Instances(
             post=self._post, now=_now, tasks=self._tasks, settings=instance_settings(settings, places.logs)
         )
@@ -105,6 +109,7 @@ class Daemon:
         self._pump = Pump(
             self._scheduler, now=_now, execute=self._executor(), recorder=self._recorder, broken=self._law_broken
         )
+        self._stock = Stocktaking(history, post=self._post, now=_now, view=self.view, record=self._scheduler.demand)
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
         )
@@ -115,6 +120,7 @@ class Daemon:
             reloader=self._reloader,
             extras=self._extras,
             view=self.view,
+            arrivals=self._arrivals.read,
             driver=self._gpus,
         )
         self._data_runner = self._front.runner()
@@ -167,7 +173,9 @@ class Daemon:
             endpoint=self._endpoint,
             options=self._directory.route_options,
             allowed=self._directory.allowed,
-            finished=RequestObserver(self._metrics, max_wait=self._max_waits.get).finished,
+            finished=RequestObserver(
+                self._metrics, max_wait=self._max_waits.get, arrived=self._arrivals.record
+            ).finished,
             tasks=self._tasks,
             random=random.Random().random,  # noqa: S311 - spreads retries, guards nothing
         )
@@ -189,6 +197,7 @@ class Daemon:
         _ = self._tasks.start(self._reloader.watch(self._signals.stop), name="config-watch")
         _ = self._tasks.start(self._reload_on_hangup(), name="config-hangup")
         self._remember()
+        _ = self._tasks.start(self._stock.run(), name="stocktaking")
         if self._gpus is not None:
             self._gpus.start()
         self._not_ready = None
@@ -240,6 +249,9 @@ class Daemon:
         await self._metrics_runner.cleanup()
         self._metrics.close()
         await self._tasks.aclose()
+        if self._broken is None:
+            self._stock.end()
+        await self._arrivals.aclose()
         await self._history.aclose()
         _log.info("exited", forced=force)
 
@@ -258,6 +270,7 @@ class Daemon:
         self._post(LoadTimesKnown(at=_now(), load_times=self._history.load_times()))
         revisions = {name: spec.revision for name, spec in self._catalog.models.items()}
         self._post(FootprintsKnown(at=_now(), bytes_per_gpu=self._history.footprints(revisions)))
+        self._stock.begin()
 
     async def _reload_on_hangup(self) -> None:
         while True:
@@ -338,5 +351,9 @@ class Daemon:
             _log.error("law_broken", exc_info=error, dump=str(path), facts=facts)
 
 
-def _now() -> Instant:
-    return Instant(monotonic_now())
+def _recording_trouble(trouble: str) -> None:
+    _log.warning("arrivals", detail=trouble)
+
+
+_now: Final = cast("Callable[[], Instant]", monotonic_now)
+"""Asked several times for each request: a call less counts."""

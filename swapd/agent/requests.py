@@ -1,6 +1,7 @@
-"""Tells metrics and the log how each request ended."""
+"""Tells metrics, the record of requests and the log how each request ended."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
@@ -15,13 +16,21 @@ CLIENT_LEFT = 499
 """The code counted for a client that left before any status was sent."""
 
 
+class Arrived(Protocol):
+    """Takes note of a request that has ended."""
+
+    def __call__(self, model: ModelName, *, ago: Duration, served: Duration | None) -> None:
+        """``ago``: since it came to the core; ``served``: since its grant, ``None``: it never had one."""
+
+
 class RequestObserver:
     """Takes one record per request."""
 
-    def __init__(self, metrics: Metrics, *, max_wait: Callable[[ModelName], Duration | None]) -> None:
+    def __init__(self, metrics: Metrics, *, max_wait: Callable[[ModelName], Duration | None], arrived: Arrived) -> None:
         """``max_wait`` returns a model's cold-start promise, ``None`` once the model is gone."""
         self._metrics = metrics
         self._max_wait = max_wait
+        self._arrived = arrived
 
     def finished(self, record: RequestRecord) -> None:
         """Count and log the end of a request."""
@@ -39,6 +48,8 @@ class RequestObserver:
             completion_tokens=record.completion_tokens,
             promise_kept=self._promise_kept(record),
         )
+        if record.model is not None and record.request is not None:
+            self._arrived(record.model, ago=Duration(record.waited + (record.served or 0)), served=record.served)
         broken = record.outcome in (Outcome.UPSTREAM_FAILED, Outcome.CUT) or code >= 500
         write = _log.warning if broken else _log.info
         write(

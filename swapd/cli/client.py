@@ -21,6 +21,7 @@ ANSWER_S: Final = 10.0
 _PLACES: Final = "$RUNTIME_DIRECTORY, /run/swapd, $XDG_RUNTIME_DIR/swapd or the user's temporary directory"
 
 _NDJSON: Final = "application/x-ndjson"
+_CSV: Final = "text/csv"
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
@@ -83,6 +84,11 @@ def topology(admin: Path | None) -> Json:
     return _document(admin, "/v1/topology", "topology")
 
 
+def report(admin: Path | None) -> Json:
+    """Return the promotion report. Raises RefusedError, UnreachableError."""
+    return _document(admin, "/v1/report", "models")
+
+
 def events(admin: Path | None) -> Iterator[bytes]:
     """Yield the daemon's events, one JSON line each, until it ends. Raises RefusedError, UnreachableError."""
     with (
@@ -97,6 +103,21 @@ def events(admin: Path | None) -> Iterator[bytes]:
         with contextlib.suppress(OSError, http.client.HTTPException):
             while line := response.readline():
                 yield line
+
+
+def text(admin: Path | None, path: str) -> str:
+    """Return a CSV text of the daemon, however long it is. Raises RefusedError, UnreachableError."""
+    with (
+        contextlib.closing(_connect(admin)) as connection,
+        _response(connection, "GET", path, None) as response,
+    ):
+        if response.headers.get_content_type() != _CSV:
+            answer = _json(connection, response)
+            raise RefusedError(printable(answer["detail"])) if "detail" in answer else _stranger(connection)
+        try:
+            return response.read().decode("utf-8", errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise _broken(connection, error) from None
 
 
 def model_path(model: str, verb: str) -> str:

@@ -1,10 +1,11 @@
 """The operator's orders: each is one request to the daemon, and its sentence is what the command prints."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from swapd.cli.client import admin_option, model_path, order
+from swapd.cli.client import F, admin_option, model_path, order
 from swapd.cli.help import Command
 
 
@@ -21,6 +22,11 @@ def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float 
 
 
 MODEL = click.argument("model")
+
+
+def duration_option(name: str, help_text: str) -> Callable[[F], F]:
+    """Make an option that takes a duration and passes it on in seconds; ``None`` when it is not given."""
+    return click.option(name, callback=_seconds, metavar="DURATION", help=help_text)
 
 
 @click.command(cls=Command, short_help="Make a model resident.")
@@ -40,11 +46,9 @@ def load(model: str, admin: Path | None) -> None:
 
 @click.command(cls=Command, short_help="Take a model off the GPUs.")
 @MODEL
-@click.option(
+@duration_option(
     "--timeout",
-    callback=_seconds,
-    metavar="DURATION",
-    help="Cut the requests that are still in flight after this, such as 30s. [default: drain_timeout of the config]",
+    "Cut the requests that are still in flight after this, such as 30s. [default: drain_timeout of the config]",
 )
 @admin_option
 def unload(model: str, timeout: float | None, admin: Path | None) -> None:
@@ -86,11 +90,9 @@ def unpin(model: str, admin: Path | None) -> None:
 
 
 @click.command(cls=Command, short_help="Take the node out of service.")
-@click.option(
+@duration_option(
     "--timeout",
-    callback=_seconds,
-    metavar="DURATION",
-    help="Cut the requests that are still in flight after this, for example 150s. [default: wait for all]",
+    "Cut the requests that are still in flight after this, for example 150s. [default: wait for all]",
 )
 @admin_option
 def drain(timeout: float | None, admin: Path | None) -> None:

@@ -86,7 +86,13 @@ def there(settings: Settings, fixture: Path, memory: Bytes) -> Placement:
         raise UnreadableError(f"{fixture} is no topology matrix: {error}") from None
     catalog = compile_catalog(settings)
     kinds = any(spec.gpu_name or spec.min_compute_capability for spec in catalog.models.values())
-    return Placement(topology, rehearse(topology, _of_any_kind(catalog)), _KINDS if kinds else "")
+    return Placement(topology, rehearse(topology, of_any_kind(catalog)), _KINDS if kinds else "")
+
+
+def of_any_kind(catalog: Catalog) -> Catalog:
+    """Return the catalogue without what it asks of the kind of GPUs: a topology matrix does not name its GPUs."""
+    models = {name: replace(spec, gpu_name="", min_compute_capability=None) for name, spec in catalog.models.items()}
+    return replace(catalog, models=models)
 
 
 def warnings(loaded: Loaded, placement: Placement) -> Iterator[Problem]:
@@ -165,8 +171,3 @@ def _asked(settings: Settings) -> NodeTopology | Exception:
                 nvml.shutdown()
     except Exception as error:  # noqa: BLE001 - told or raised where the thread is waited for
         return error
-
-
-def _of_any_kind(catalog: Catalog) -> Catalog:
-    models = {name: replace(spec, gpu_name="", min_compute_capability=None) for name, spec in catalog.models.items()}
-    return replace(catalog, models=models)

@@ -8,9 +8,12 @@ from swapd.cli.events import events
 from swapd.cli.gpus import release_gpus
 from swapd.cli.help import Group
 from swapd.cli.orders import drain, load, pin, reload, undrain, unload, unpin
+from swapd.cli.report import report
 from swapd.cli.serve import serve
+from swapd.cli.simulate import simulate
 from swapd.cli.status import status
 from swapd.cli.topology import topology
+from swapd.cli.trace import trace
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -22,10 +25,11 @@ def swapd() -> None:
     request meanwhile, and evicts models that are not in use to make room.
 
       Start:    swapd check swapd.yaml && swapd serve swapd.yaml
-      Look:     swapd status, swapd topology
+      Look:     swapd status, swapd topology, swapd report
       Operate:  swapd load MODEL | unload MODEL | pin MODEL | drain | reload
+      Plan:     swapd trace > week.csv && swapd simulate --trace week.csv --models swapd.yaml
 
-    All commands but serve and check talk to the running daemon through its admin socket: --admin PATH,
+    All commands but serve, check and simulate talk to the running daemon through its admin socket: --admin PATH,
     $SWAPD_ADMIN, or admin.sock in $RUNTIME_DIRECTORY, /run/swapd or $XDG_RUNTIME_DIR/swapd.
 
       Exit codes:
@@ -41,6 +45,7 @@ for _command in (
     check,
     status,
     topology,
+    report,
     load,
     unload,
     pin,
@@ -50,5 +55,7 @@ for _command in (
     release_gpus,
     reload,
     events,
+    trace,
+    simulate,
 ):
     swapd.add_command(_command)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from swapd.core.catalog import Source
-from swapd.core.eviction import candidates, cost, find
+from swapd.core.eviction import candidates, clock_floor, cost, find
 from swapd.core.guards import drainable
 from swapd.core.ids import SECOND, Duration, GpuSet, InstanceId, Instant
 from swapd.core.node import Node
@@ -134,9 +134,10 @@ def room_wait(node: Node, model: Model) -> Duration:
 def drain_costs(node: Node, *, patient: bool) -> dict[InstanceId, float]:
     """Return who may be a victim now or after a drain, and the cost of losing each, by id."""
     costs = candidates(node, patient=patient, holder=True)
+    floor = clock_floor(node)
     for instance in node.instances.values():
         if instance.id not in costs and drainable(node, instance, patient=patient):
-            costs[instance.id] = cost(node, instance)
+            costs[instance.id] = cost(node, instance, floor)
     return dict(sorted(costs.items()))
 
 

@@ -60,15 +60,21 @@ class Failed:
 
 def candidates(node: Node, *, patient: bool, holder: bool = False) -> dict[InstanceId, float]:
     """Return who may be a victim now, and the cost of losing each: worth × GPUs."""
+    floor = clock_floor(node)
     return {
-        instance.id: cost(node, instance)
+        instance.id: cost(node, instance, floor)
         for instance in node.instances.values()
         if evictable(node, instance, patient=patient, holder=holder)
     }
 
 
-def cost(node: Node, instance: Instance) -> float:
-    """Return what the policy says it costs to lose an instance."""
+def clock_floor(node: Node) -> float:
+    """Return the part of the GDSF clock that is in every resident's worth."""
+    return min((instance.model.clock for instance in node.instances.values()), default=0.0)
+
+
+def cost(node: Node, instance: Instance, floor: float) -> float:
+    """Return what the policy says it costs to lose an instance; ``floor`` as from ``clock_floor``."""
     model = instance.model
     gpus = instance.gpus.bit_count()
     resident = Resident(
@@ -78,6 +84,7 @@ def cost(node: Node, instance: Instance) -> float:
         last_used=instance.last_used,
         worth=model.worth,
         at=node.at,
+        floor=floor,
     )
     return node.policy.value(resident) * gpus
 

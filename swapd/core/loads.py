@@ -48,6 +48,7 @@ def touch(node: Node, model: Model, requests: float) -> None:
     faded = model.frequency * 2.0 ** ((model.frequency_at - at) / node.settings.frequency_half_life)
     model.frequency = faded + requests
     model.frequency_at = at
+    model.clock = node.clock
     model.worth = node.clock + model.frequency * model.lhat / SECOND / model.spec.footprint.gpus
 
 

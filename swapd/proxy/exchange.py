@@ -96,6 +96,7 @@ class Exchange:
             outcome=lease.outcome if lease is not None else None,
             cold_start=lease.cold_start if lease is not None else False,
             waited=lease.waited if lease is not None else Duration(0),
+            served=None if lease is None or grant is None else Duration(now - lease.arrived - grant.waited),
             stages=grant.stages if grant is not None else {},
             instance=grant.instance if grant is not None else None,
             ttfb=None if self.first_byte is None else Duration(self.first_byte - self.arrived),

@@ -45,11 +45,12 @@ def simulate(
     ``idle_unload`` or a pin that is a good while after the last request.
     """
     counter = Counter(gpus=len(setup.topology.gpus), footprints=setup.catalog.models)
+    scheduler = Origin(setup.topology, setup.catalog, policy=setup.policy).scheduler()
     node = VirtualNode(
-        Origin(setup.topology, setup.catalog, policy=setup.policy).scheduler(),
+        scheduler,
         world or setup.healthy(workload),
         observers=(counter, *observers),
     )
     node.post(*(arrival.event() for arrival in workload))
     node.run(until)
-    return counter.report()
+    return counter.report(scheduler.view())

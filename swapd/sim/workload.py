@@ -1,17 +1,15 @@
-"""Makes the requests of a simulated run: by a law of chance, by a fixed pattern, or from a recorded trace.
+"""Makes the requests of a simulated run: by a law of chance, or by a fixed pattern (``traces`` reads recorded ones).
 
 Every maker returns arrivals in order of time with request ids counted from 1. Times are nanoseconds from the
 start of the run; service times are what the engine takes once the request is granted.
 """
 
-import csv
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from swapd.core.catalog import Footprint, ModelSpec
 from swapd.core.events import RequestArrived
-from swapd.core.ids import Bytes, Duration, Instant, ModelName, RequestId, seconds
+from swapd.core.ids import Duration, Instant, ModelName, RequestId, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +70,3 @@ def numbered(requests: Iterable[tuple[float, ModelName, Duration]]) -> list[Arri
 def merged(*workloads: Iterable[Arrival]) -> list[Arrival]:
     """Join workloads into one, with new ids."""
     return numbered((float(a.at) / 1e9, a.model, a.service) for workload in workloads for a in workload)
-
-
-def read_requests(lines: Iterable[str]) -> list[Arrival]:
-    """Read a trace: CSV lines with the header ``t_s,model,service_s``."""
-    return numbered(
-        (float(row["t_s"]), ModelName(row["model"]), seconds(float(row["service_s"]))) for row in csv.DictReader(lines)
-    )
-
-
-def read_models(lines: Iterable[str], *, bytes_per_gpu: Bytes) -> dict[ModelName, ModelSpec]:
-    """Read a trace's models: CSV lines with the header ``model,gpus,load_s``; each takes its GPUs whole."""
-    specs = (
-        ModelSpec(
-            name=ModelName(row["model"]),
-            footprint=Footprint(gpus=int(row["gpus"]), bytes_per_gpu=bytes_per_gpu),
-            load_estimate=seconds(float(row["load_s"])),
-        )
-        for row in csv.DictReader(lines)
-    )
-    return {spec.name: spec for spec in specs}

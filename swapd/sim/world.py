@@ -94,7 +94,7 @@ class HealthyWorld:
 
     def load(self, order: Start, now: Instant) -> tuple[Event, ...]:
         """Spawn, load, warm up, ready; a sign of progress at regular times on the way."""
-        duration = self.timings.load.get(order.spec.name, self.timings.default_load)
+        duration = self.load_time(order)
         ready_at = Instant(now + duration)
         return (
             StageEntered(now, order.instance, Stage.SPAWN),
@@ -103,6 +103,10 @@ class HealthyWorld:
             StageEntered(Instant(ready_at - duration // 100), order.instance, Stage.WARMUP),
             InstanceReady(ready_at, order.instance),
         )
+
+    def load_time(self, order: Start) -> Duration:
+        """Return the time from the start to ready."""
+        return self.timings.load.get(order.spec.name, self.timings.default_load)
 
     def check(self, order: Check, now: Instant) -> tuple[Event, ...]:
         """Find the instance alive."""

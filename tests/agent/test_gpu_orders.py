@@ -37,6 +37,7 @@ def control(view: NodeView, driver: FakeDriver | None, *not_ready: str) -> Agent
         reloader=nothing,
         extras=lambda _: extras(not_ready=not_ready),
         view=lambda: view,
+        arrivals=nothing,
         driver=driver,
     )
 

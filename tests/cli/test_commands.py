@@ -33,7 +33,9 @@ CLIENTS = {
     "reload": (),
     "events": (),
     "topology": (),
+    "report": (),
     "release-gpus": (),
+    "trace": (),
 }
 
 
@@ -62,7 +64,7 @@ def test_the_help_of_every_command_tells_purpose_exit_codes_and_options(name: st
 def test_the_help_lists_every_command_and_exit_code() -> None:
     shown = invoke("--help").output
     assert [name for name in swapd.commands if f"  {name} " not in shown] == []
-    assert set(CLIENTS) | {"serve", "check"} == set(swapd.commands)
+    assert set(CLIENTS) | {"serve", "check", "simulate"} == set(swapd.commands)
     for code in ("0  done", "1  refused", "2  wrong usage", "3  no daemon"):
         assert code in shown
 

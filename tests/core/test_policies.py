@@ -1,5 +1,7 @@
 """Policies order; each by its own figure, and the registry knows them all."""
 
+from dataclasses import replace
+
 import pytest
 
 from swapd.core.catalog import PolicyName
@@ -24,6 +26,17 @@ def test_gdsf_takes_the_least_worth_first() -> None:
         "c",
         "a",
     ]
+
+
+def test_gdsf_lets_a_large_model_go_that_nobody_asks_for_however_far_the_clock_has_come() -> None:
+    def cost(clock: float, *residents: Resident) -> float:
+        policy = policy_named(PolicyName.GDSF)
+        return sum(policy.value(replace(r, floor=clock)) * r.gpus for r in residents)
+
+    for clock in (0, 1e6):
+        large = resident("large", gpus=4, worth=clock + 2)
+        small = [resident("one", worth=clock + 30), resident("other", worth=clock + 30)]
+        assert cost(clock, large) < cost(clock, *small)
 
 
 def test_lru_takes_the_longest_unused_first_whatever_its_size() -> None:

@@ -51,3 +51,20 @@ def test_the_clock_is_the_worth_of_the_last_victim_and_lifts_every_later_request
     world.run(300)
     assert worth(world, "a") == pytest.approx(50, rel=1e-6)
     assert worth(world, "b") == pytest.approx(50 + 2 * 10, rel=1e-6)
+
+
+def test_a_large_idle_model_leaves_for_a_small_one_although_fewer_gpus_would_do() -> None:
+    """Four GPUs are idle for a day under a clock of thousands; two busy models hold the other two."""
+    names = [spec("large", 4, load=10), spec("x", load=10), spec("y", load=10), spec("pair", 2, load=10)]
+    world = World(names, gpus=6, protect=seconds(0), frequency_half_life=seconds(1e12))
+    world.core._node.clock = 5000.0
+    world.request("large", at=0)
+    world.run(100)
+    for at in range(200, 300, 10):
+        world.request("x", at=at)
+        world.request("y", at=at)
+    world.run(400)
+    world.request("pair", at=500)
+    world.run(600)
+    assert world.model("large").instance is None
+    assert world.model("x").instance is not None

@@ -1,9 +1,11 @@
 """A daemon behind the admin socket: answers as told, remembers what it was asked."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from swapd.admin.control import Result
+from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, status_document
 from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.view import NodeView
@@ -31,6 +33,8 @@ class FakeControl:
     result: Result = field(default_factory=lambda: Result(ok=True, detail="done"))
     #: other results than `result`, by name of the order
     results: dict[object, Result] = field(default_factory=dict)
+    #: what `arrivals` yields
+    recorded: list[bytes] = field(default_factory=list)
     asked: list[tuple[object, ...]] = field(default_factory=list)
     gate: asyncio.Event | None = None
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,6 +47,16 @@ class FakeControl:
 
     def topology(self) -> dict[str, object]:
         return dict(annotations(self.view, not_ready=self.extras.not_ready))
+
+    def report(self) -> dict[str, object]:
+        return report_document(self.view)
+
+    async def arrivals(self) -> AsyncGenerator[bytes, None]:
+        for chunk in self.recorded:
+            yield chunk
+
+    def model_list(self) -> str:
+        return "model,gpus,load_s\nm01,2,18.7\n"
 
     async def load(self, model: ModelName) -> Result:
         return await self._answer("load", model)

@@ -108,6 +108,8 @@ class Books:
         self.seen: set[InstanceId] = set()
         self.orders: dict[RequestId, OperatorOrder] = {}
         self.operator_pins: dict[ModelName, bool] = {}
+        #: models that the core says it has pinned itself
+        self.thrash_pins: set[ModelName] = set()
         #: measured load times by model
         self.load_times: dict[ModelName, list[Duration]] = {}
         #: models with a request refused for its ETA: one load for the next one is allowed
@@ -132,6 +134,7 @@ class Books:
         still = copy.copy(self)
         still.instances = {key: replace(value) for key, value in self.instances.items()}
         still.requests = {key: replace(value) for key, value in self.requests.items()}
+        still.thrash_pins = set(self.thrash_pins)
         return still
 
     def waiting(self, model: ModelName) -> list[Request]:
@@ -149,9 +152,9 @@ class Books:
         return min(moments, default=None)
 
     def pinned(self, model: ModelName) -> bool:
-        """Return whether the model is pinned, by an operator or by configuration."""
+        """Return whether the model is pinned, by an operator, by configuration, or by the node because it thrashed."""
         spec = self.catalog.models.get(model)
-        return self.operator_pins.get(model, spec is not None and spec.pinned)
+        return self.operator_pins.get(model, spec is not None and (spec.pinned or model in self.thrash_pins))
 
     def holders(self, gpu: int) -> list[Instance]:
         """Return the instances that may use memory on a GPU."""

@@ -5,6 +5,7 @@ from typing import assert_never
 from swapd.core.catalog import Catalog
 from swapd.core.events import (
     CatalogChanged,
+    DemandKnown,
     EngineGone,
     Event,
     FootprintsKnown,
@@ -29,6 +30,7 @@ from swapd.core.events import (
     TopologyChanged,
     UnloadOrdered,
     UpstreamFailed,
+    WeekKnown,
 )
 from swapd.core.ids import Duration, InstanceId, Instant, RequestId
 from tests.properties.books import Books, OperatorOrder, Phase, Request
@@ -77,6 +79,7 @@ def hear(books: Books, event: Event) -> None:
         case CatalogChanged():
             _reconfigured(books, event.catalog)
             books.operator_pins = {m: pin for m, pin in books.operator_pins.items() if m in event.catalog.models}
+            books.thrash_pins = books.thrash_pins.intersection(event.catalog.models)
             books.failed_at.clear()
             books.cooling_until.clear()
         case LoadTimesKnown():
@@ -91,6 +94,7 @@ def hear(books: Books, event: Event) -> None:
         case PinOrdered():
             if event.model in books.catalog.models:
                 books.operator_pins[event.model] = event.pinned
+                books.thrash_pins.discard(event.model)
             _order(books, event.at, event.request, OperatorOrder(event.at, "pin", event.model))
         case NodeDrainOrdered():
             books.draining = True
@@ -98,7 +102,7 @@ def hear(books: Books, event: Event) -> None:
         case NodeUndrainOrdered():
             books.draining = False
             _order(books, event.at, event.request, OperatorOrder(event.at, "undrain", None))
-        case StageEntered() | LoadProgressed() | Tick():
+        case DemandKnown() | WeekKnown() | StageEntered() | LoadProgressed() | Tick():
             pass
         case _:
             assert_never(event)

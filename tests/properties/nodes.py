@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, PolicyName, SchedulingSettings
+from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, OnThrash, PolicyName, SchedulingSettings
 from swapd.core.ids import Bytes, Duration, ModelName, seconds
 from swapd.core.topology import DriverState, Gpu, NodeTopology
 from swapd.sim.driver import VirtualDriver
@@ -44,6 +44,8 @@ SETTINGS = SchedulingSettings(
     protect_max_wait=seconds(4),
     drain_after=seconds(20),
     release_timeout=seconds(6),
+    on_thrash=OnThrash.PIN,
+    max_pinned_gpus=100,  # no limit: the suite takes every operator's pin for granted
 )
 
 EXCLUSIVE = catalog(model("a"), model("b"), model("c", 2), model("d", 2), model("e", 3), model("huge", 5))

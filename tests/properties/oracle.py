@@ -23,18 +23,20 @@ from swapd.core.commands import (
     LoadFinished,
     NodeLoadChanged,
     Placed,
+    PromotionAdvised,
     ReadMemory,
     Reject,
     ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
+    ThrashPinChanged,
     Transitioned,
     VerdictChanged,
 )
 from swapd.core.events import Event
 from swapd.core.ids import Duration, gpu_indices, seconds
-from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.reasons import Rejection, State, ThrashPin, UnloadCause
 from swapd.core.topology import NodeTopology
 from tests.properties import device_laws
 from tests.properties.books import Books, Instance, Phase
@@ -111,10 +113,32 @@ class Oracle:
                 if self.books.asked is not None and self.books.now < self.books.asked + ANSWER_DEADLINE:
                     broken("commands_bounded", f"{command}: one ordered at {self.books.asked} is not answered")
                 self.books.asked = self.books.now
+            case ThrashPinChanged():
+                self._thrash_pin(command)
+            case PromotionAdvised():
+                pass
             case Placed() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
                 pass
             case _:
                 assert_never(command)
+
+    def _thrash_pin(self, note: ThrashPinChanged) -> None:
+        books = self.books
+        match note.action:
+            case ThrashPin.PINNED:
+                if note.model in books.operator_pins:
+                    broken("an_operators_word_wins", f"{note}: an operator has pinned or unpinned it")
+                if books.pinned(note.model):
+                    broken("commands_bounded", f"{note}: it is pinned already")
+                books.thrash_pins.add(note.model)
+            case ThrashPin.LIFTED:
+                if note.model not in books.thrash_pins:
+                    broken("commands_bounded", f"{note}: it was not pinned")
+                books.thrash_pins.discard(note.model)
+            case ThrashPin.REFUSED:
+                pass
+            case _:
+                assert_never(note.action)
 
     def _grant(self, order: Grant) -> None:
         books = self.books

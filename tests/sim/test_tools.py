@@ -19,7 +19,8 @@ from swapd.sim.clairvoyant import Clairvoyant
 from swapd.sim.node import SpinningError, VirtualNode
 from swapd.sim.replay import Recording
 from swapd.sim.report import quantile
-from swapd.sim.workload import Zipf, burst, merged, numbered, ping_pong, read_models, read_requests
+from swapd.sim.traces import read_models, read_requests
+from swapd.sim.workload import Zipf, burst, merged, numbered, ping_pong
 from swapd.sim.world import HealthyWorld, Timings
 from tests.properties.nodes import EXCLUSIVE, ORIGINS, catalog, topology
 from tests.sim.rigs import plain
@@ -125,13 +126,21 @@ def test_a_quantile_is_a_value_that_occurred() -> None:
 def test_clairvoyance_gives_up_what_is_needed_last_and_first_what_is_never_needed() -> None:
     policy = Clairvoyant(burst([A, B, A], gap_s=10, service=seconds(1)))
 
-    def worth(model: str, at_s: float) -> float:
+    def worth(model: str, at_s: float, gpus: int = 1) -> float:
         at = Instant(seconds(at_s))
-        return policy.value(Resident(ModelName(model), 1, seconds(8), last_used=at, worth=0, at=at))
+        return policy.value(Resident(ModelName(model), gpus, seconds(8), last_used=at, worth=0, at=at)) * gpus
 
     assert worth("c", 5) == worth("b", 15) == 0
-    assert worth("b", 5) == 1 / 5
-    assert worth("a", 5) == 1 / 15
+    assert 0 < worth("a", 5) < worth("b", 5)
+    assert worth("b", 5, gpus=8) == worth("b", 5)
+
+
+def test_clairvoyance_gives_up_any_number_of_later_ones_for_the_next_one() -> None:
+    names = [ModelName(f"m{number:02}") for number in range(20)]
+    policy = Clairvoyant(burst(names, at_s=1, gap_s=1, service=seconds(1)))
+    first, *others = (policy.value(Resident(name, 1, seconds(8), Instant(0), 0, Instant(0))) for name in names)
+
+    assert sum(others) < first
 
 
 def test_the_yardstick_loads_no_more_than_the_default() -> None:

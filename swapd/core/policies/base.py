@@ -25,6 +25,8 @@ class Resident:
     worth: float
     #: now
     at: Instant
+    #: part of the GDSF clock that every resident's worth contains
+    floor: float = 0.0
 
 
 class EvictionPolicy(Protocol):
