@@ -5,7 +5,8 @@ Between the two others run, so the account is asked again before anything is rem
 """
 
 import asyncio
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -53,7 +54,6 @@ class Room:
         self._tasks = tasks
         self._evicting = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._number = 0
         self.evicted_copies = 0
         self.evicted_bytes = 0
 
@@ -105,6 +105,11 @@ class Room:
         await self._erased([leaving])
         return leaving.size
 
+    def sweep(self, rubbish: Mapping[Path, int]) -> None:
+        """Go on with what an earlier run was removing; until it is gone it counts."""
+        for path, size in rubbish.items():
+            _ = self._tasks.start(self._erase(self._leave(path, size)), name="remove weights from the disk")
+
     async def clear(self, weights: str) -> None:
         """Remove the copies of weights that cannot be used, unless somebody has them open."""
         for copy in tuple(self._account.copies.values()):
@@ -113,10 +118,10 @@ class Room:
                 if not used and self._account.copies.get(copy.folder) is copy and self._account.may_leave(copy):
                     await self.remove(copy)
 
-    def clear_away(self, partials: tuple[str, ...], folder: str) -> None:
+    def clear_away(self, partials: tuple[str, ...], folder: str) -> asyncio.Task[None]:
         """Remove the partials that a copy was made of; until that is done it stays, for its bytes would."""
         self._account.borrow(folder)
-        _ = self._tasks.start(self._cleared_away(partials, folder), name="remove partials")
+        return self._tasks.start(self._cleared_away(partials, folder), name="remove partials")
 
     async def _cleared_away(self, partials: tuple[str, ...], folder: str) -> None:
         def clear() -> None:
@@ -219,8 +224,7 @@ class Room:
 
     async def _erase(self, leaving: Leaving) -> None:
         """Remove from the disk what the account has lost; what cannot be removed goes on counting."""
-        self._number += 1
-        target = self._layout.trash / f"{self._number}-{leaving.path.name}"
+        target = self._layout.trash / f"{secrets.token_hex(8)}-{leaving.path.name}"
         if await on_own_thread(lambda: _erased(leaving.path, target), name="swapd-remove"):
             self._account.leaving.remove(leaving)
         elif leaving.path.parent == self._layout.partials:

@@ -46,6 +46,8 @@ class Server:
     #: answers wait for this before their body
     gate: asyncio.Event | None = None
     tells_size: bool = True
+    #: status and address by path
+    redirects: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
@@ -53,6 +55,9 @@ class Server:
         self.headers.append(dict(request.headers))
         if self.refusals:
             return web.Response(status=self.refusals.pop(0))
+        if path in self.redirects:
+            status, address = self.redirects[path]
+            return web.Response(status=status, headers={"Location": address})
         blob = self.blobs.get(path)
         if blob is None:
             return web.Response(status=404)
@@ -122,6 +127,8 @@ class Hub(Server):
         path = request.path
         self.asked.append((path, request.headers.get("Range", "")))
         secret = request.headers.get("Authorization", "")
+        if path.startswith("/api/") and self.repository not in path:
+            return web.json_response({"error": "none"}, status=404, headers={"X-Error-Code": "RepoNotFound"})
         if path.startswith(f"/api/models/{self.repository}"):
             if secret != f"Bearer {self.token}":
                 return web.json_response({"error": "no"}, status=401, headers={"X-Error-Code": "GatedRepo"})

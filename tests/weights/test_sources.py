@@ -154,6 +154,72 @@ async def fetch_from(hub: Server, tmp_path: Path, token: str) -> tuple[int, str]
     return process.returncode, output.decode()
 
 
+@pytest.fixture
+async def hub(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hub]:
+    """A hub that the library in this process asks."""
+    from huggingface_hub import constants
+
+    made = Hub(files=dict(FILES), large=("model.safetensors",))
+    async with serving(made):
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, made.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", made.url)
+        monkeypatch.setenv("HF_TOKEN", made.token)
+        yield made
+
+
+async def test_only_wanted_files_of_a_repository_are_fetched_and_a_broken_fetch_goes_on(
+    hub: Hub, tmp_path: Path
+) -> None:
+    hub.cut_after = [2 * MIB]
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/model", ("*.safetensors",))}) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, Fetched), answer
+        path = run.cache.path(M)
+        assert path is not None
+        assert (path.name, path.read_bytes()) == ("model.safetensors", FILES["model.safetensors"])
+    assert hub.cut_after == []
+    assert hub.authorized == ["model.safetensors"] * 2
+    assert hub.sent < 2 * len(FILES["model.safetensors"])
+
+
+async def test_a_hub_that_is_busy_may_answer_later_and_one_that_knows_nothing_will_not(
+    hub: Hub, tmp_path: Path
+) -> None:
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/other@main")}, retries=1) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, FetchFailed)
+        assert (answer.failure, "404 for lab/other@main" in answer.detail) == (FetchFailure.REFUSED, True)
+
+
+async def test_a_hub_that_cannot_be_reached_is_no_refusal(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/model")}, retries=1) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, FetchFailed)
+        assert answer.failure == FetchFailure.UNREACHABLE
+
+
+@pytest.mark.parametrize(("status", "kind"), [(301, "m"), (302, "m"), (307, "m"), (308, "m")])
+async def test_redirects_inside_one_host_keep_the_credentials(server: Server, status: int, kind: str) -> None:
+    server.redirects["/old"] = (status, f"{server.url}/{kind}")
+    url = server.url.replace("http://", "http://user:word@") + "/old"
+    listing = await asyncio.to_thread(HttpSource(url).list)
+    assert listing.files[0].size == MIB
+    assert [told.get("Authorization") for told in server.headers] == ["Basic dXNlcjp3b3Jk"] * 2
+
+
+async def test_a_redirect_to_another_host_takes_no_credentials_with_it(server: Server) -> None:
+    server.redirects["/old"] = (302, server.url.replace("127.0.0.1", "localhost") + "/m")
+    url = server.url.replace("http://", "http://user:word@") + "/old"
+    await asyncio.to_thread(HttpSource(url).list)
+    assert [told.get("Authorization") for told in server.headers] == ["Basic dXNlcjp3b3Jk", None]
+
+
 # S3, served by moto in a process of its own.
 
 
