@@ -316,7 +316,7 @@ class WeightCache:
             return
         detail = await self._obstacle(model, copy)
         freed = 0
-        if not detail and self._account.copies.get(copy.folder) is copy:
+        if not detail and self._account.copies.get(copy.folder) == copy:
             freed = await self._room.remove(copy)
         self._post(Removed(self._now(), model, Bytes(freed), detail))
 

@@ -115,7 +115,7 @@ class Room:
         for copy in tuple(self._account.copies.values()):
             if copy.marker.weights == weights and self._account.broken(copy) and self._account.may_leave(copy):
                 used = await self.used_by_somebody(copy)
-                if not used and self._account.copies.get(copy.folder) is copy and self._account.may_leave(copy):
+                if not used and self._account.copies.get(copy.folder) == copy and self._account.may_leave(copy):
                     await self.remove(copy)
 
     def clear_away(self, partials: tuple[str, ...], folder: str) -> asyncio.Task[None]:
@@ -205,7 +205,9 @@ class Room:
 
     def _drop(self, copy: Copy) -> Leaving:
         """Take a copy out of the account."""
-        others = {inode for other in self._account.copies.values() if other is not copy for inode in other.blobs}
+        others = {
+            inode for other in self._account.copies.values() if other.folder != copy.folder for inode in other.blobs
+        }
         freed = sum(size for inode, size in copy.blobs.items() if inode not in others)
         del self._account.copies[copy.folder]
         self._account.damaged.discard(copy.folder)

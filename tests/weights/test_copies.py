@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -271,13 +272,13 @@ async def test_a_promised_checksum_is_compared_again_when_a_copy_is_verified(ser
 async def test_a_folder_that_goes_away_as_a_whole_and_comes_back_is_noticed(server: Server, path: Path) -> None:
     async with running(path, {M: weights(server)}, look_period=200_000_000) as run:
         await run.fetch()
-        path.rename(path.with_name("away"))
+        path.rename(path.with_name("away"))  # noqa: ASYNC240 - quick
         await asyncio.sleep(0)
         path.with_name("away").rename(path)
         (run.cache.copies()[0].path / "m.gguf").unlink()
         await run.until_cached({})
         shutil.rmtree(path)
-        path.mkdir()
+        path.mkdir()  # noqa: ASYNC240 - quick
         async with asyncio.timeout(60):
             while run.cache.copies():
                 await asyncio.sleep(0.01)

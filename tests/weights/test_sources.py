@@ -156,7 +156,7 @@ async def fetch_from(hub: Server, tmp_path: Path, token: str) -> tuple[int, str]
 
 @pytest.fixture
 async def hub(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hub]:
-    """A hub that the library in this process asks."""
+    """Run a hub that the library in this process asks."""
     from huggingface_hub import constants
 
     made = Hub(files=dict(FILES), large=("model.safetensors",))
