@@ -194,6 +194,7 @@ class WeightCache:
     async def aclose(self) -> None:
         """End everything; what has come of a fetch stays for the next run."""
         self._fetches.close()
+        self._room.close()
         for stop in self._warming.values():
             stop()
         await self._tasks.aclose()

@@ -54,6 +54,7 @@ class Room:
         self._tasks = tasks
         self._evicting = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._closed = False
         self.evicted_copies = 0
         self.evicted_bytes = 0
 
@@ -118,8 +119,14 @@ class Room:
                 if not used and self._account.copies.get(copy.folder) == copy and self._account.may_leave(copy):
                     await self.remove(copy)
 
-    def clear_away(self, partials: tuple[str, ...], folder: str) -> asyncio.Task[None]:
+    def close(self) -> None:
+        """Remove nothing any more: the next run does."""
+        self._closed = True
+
+    def clear_away(self, partials: tuple[str, ...], folder: str) -> asyncio.Task[None] | None:
         """Remove the partials that a copy was made of; until that is done it stays, for its bytes would."""
+        if self._closed:
+            return None
         self._account.borrow(folder)
         return self._tasks.start(self._cleared_away(partials, folder), name="remove partials")
 

@@ -46,6 +46,8 @@ class Server:
     #: answers wait for this before their body
     gate: asyncio.Event | None = None
     tells_size: bool = True
+    #: by how much the range that is told is wrong
+    shift: int = 0
     #: status and address by path
     redirects: dict[str, tuple[int, str]] = field(default_factory=dict)
 
@@ -72,7 +74,7 @@ class Server:
             if start >= size:
                 return web.Response(status=416, headers={"Content-Range": f"bytes */{size}"})
             response.set_status(206)
-            response.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+            response.headers["Content-Range"] = f"bytes {start + self.shift}-{stop - 1}/{size}"
         if self.tells_size:
             response.content_length = stop - start
         probe = stop - start == 1

@@ -25,6 +25,7 @@ from swapd.weights.facts import (
     Verified,
     Warmed,
 )
+from swapd.weights.room import Room
 from swapd.weights.sources.base import Checksum
 from tests.weights.caches import MIB, M, N, Running, noise, running
 from tests.weights.servers import Blob, Server, serving
@@ -319,3 +320,32 @@ async def test_split_weights_are_served_by_their_first_part(path: Path, tmp_path
         found = run.cache.path(M)
         assert found is not None
         assert found.name == "m-00001-of-00003.gguf"
+
+
+async def test_partials_of_a_copy_that_was_just_made_when_the_daemon_ended_are_removed_by_the_next(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as hurried:
+        hurried.setattr(Room, "clear_away", lambda *_: None)
+        async with running(path, {M: weights(server)}) as run:
+            await run.fetch()
+    (left,) = os.listdir(path / ".swapd/partial")  # noqa: PTH208 - names alone
+    assert left
+    async with running(path, {M: weights(server)}) as again:
+        assert os.listdir(path / ".swapd/partial") == []  # noqa: PTH208 - names alone
+        assert (again.cached, content_of(again)) == ({M: len(CONTENT)}, CONTENT)
+
+
+async def test_a_cache_can_be_closed_at_any_moment_and_begun_again(server: Server, path: Path) -> None:
+    server.rate = 50 * MIB
+    for number in range(12):
+        async with running(path, {M: weights(server)}) as run:
+            run.cache.fetch(M)
+            if number % 2:
+                run.cache.warm(M)
+            await asyncio.sleep(0.02 * number)
+    server.rate = None
+    async with running(path, {M: weights(server)}) as run:
+        assert isinstance(await run.fetch(), Fetched)
+        assert content_of(run) == CONTENT
+    assert server.sent < 3 * len(CONTENT), "what had come was kept"

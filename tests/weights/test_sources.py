@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,48 @@ async def test_redirects_inside_one_host_keep_the_credentials(server: Server, st
     assert [told.get("Authorization") for told in server.headers] == ["Basic dXNlcjp3b3Jk"] * 2
 
 
+async def test_a_redirect_to_something_else_than_http_is_not_followed(server: Server) -> None:
+    server.redirects["/old"] = (302, "ftp://127.0.0.1/m")
+    with pytest.raises(SourceError, match="answered 302"):
+        await asyncio.to_thread(HttpSource(f"{server.url}/old").list)
+
+
+async def test_an_answer_with_another_range_than_was_asked_for_is_not_taken(server: Server) -> None:
+    source = HttpSource(f"{server.url}/m")
+    file = (await asyncio.to_thread(source.list)).files[0]
+    server.shift = 7
+    with pytest.raises(SourceError, match="another range"):
+        await asyncio.to_thread(source.open, file, 100, 200)
+
+
+async def test_a_server_that_says_another_size_or_forgets_ranges_has_changed(server: Server) -> None:
+    source = HttpSource(f"{server.url}/m")
+    file = (await asyncio.to_thread(source.list)).files[0]
+    with pytest.raises(ChangedError):
+        await asyncio.to_thread(source.open, replace(file, size=file.size - 1), 100, 200)
+    server.blobs["/m"].ranges = False
+    with pytest.raises(ChangedError):
+        await asyncio.to_thread(source.open, file, 100, 200)
+    with pytest.raises(ChangedError):
+        await asyncio.to_thread(source.open, replace(file, ranges=False, size=file.size - 1), 0, 100)
+
+
+async def test_a_store_that_cannot_be_reached_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    for name, value in (
+        ("ACCESS_KEY_ID", "test"),
+        ("SECRET_ACCESS_KEY", "test"),
+        ("ENDPOINT_URL", "http://127.0.0.1:1"),
+    ):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with pytest.raises(SourceError) as caught:
+        await asyncio.to_thread(source_for("s3://models/m", timeout_s=1).list)
+    assert not caught.value.permanent
+
+
 async def test_a_redirect_to_another_host_takes_no_credentials_with_it(server: Server) -> None:
     server.redirects["/old"] = (302, server.url.replace("127.0.0.1", "localhost") + "/m")
     url = server.url.replace("http://", "http://user:word@") + "/old"
@@ -249,6 +292,7 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes
     for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("ENDPOINT_URL", s3)):
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     store = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True)
     store.mkdir("models")
     objects = {"lab/m/config.json": b"{}", "lab/m/deep/m.bin": noise(20 * MIB), "lab/other": b"other"}
