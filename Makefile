@@ -30,7 +30,7 @@ demo: $(READY)
 
 test: $(READY)
 	@command -v promtool >/dev/null \
-	  || echo "promtool is missing, one test is left out (Debian and Ubuntu: apt-get install prometheus)"
+	  || echo "promtool is missing, some tests are left out (Debian and Ubuntu: apt-get install prometheus)"
 	@without=$$(command -v promtool >/dev/null || echo "not promtool"); \
 	$(BIN)/python -m pytest -k "$$without" --cov --cov-report=term:skip-covered
 

@@ -1,12 +1,9 @@
 """Measures processes and prints tables; shared by the benchmarks."""
 
-import asyncio
-import json
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.fakes.daemon import Daemon
 
@@ -31,19 +28,6 @@ async def engine_of(daemon: Daemon, model: str) -> tuple[int, int]:
     """Find the resident engine of a model; return its pid and port."""
     instances = (await daemon.status())["instances"]
     return next((instance["pid"], instance["port"]) for instance in instances if instance["model"] == model)
-
-
-async def generate(port: int, body: dict[str, Any], *, connections: int, requests: int) -> dict[str, float]:
-    """Run the load generator as a process; every request must succeed."""
-    arguments = ["--port", port, "--connections", connections, "--requests", requests, "--body", json.dumps(body)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(HERE / "load.py"), *map(str, arguments), stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0, "the load generator failed; it says why above"
-    result: dict[str, float] = json.loads(output)
-    assert result["failures"] == 0, result
-    return result
 
 
 def median(values: Sequence[float]) -> float:

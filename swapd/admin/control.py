@@ -34,6 +34,9 @@ class Control(Protocol):
     def topology(self) -> dict[str, object]:
         """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told; must not wait for anything."""
 
+    def report(self) -> dict[str, object]:
+        """Return the promotion report; must not wait for anything."""
+
     def arrivals(self) -> AsyncGenerator[bytes, None]:
         """Yield the requests that are on record, as CSV: ``unix_s,model,service_s``, not in order of time."""
 

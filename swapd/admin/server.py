@@ -1,4 +1,4 @@
-"""Answers on the admin socket: status, topology, events, the record of requests, and the operator's orders.
+"""Answers on the admin socket: status, topology, promotion report, events, record of requests, the operator's orders.
 
 An order's response comes when the order is carried out; its body is ``{"ok", "detail", "reason"}``. An error's body is
 ``{"ok": false, "detail": <one sentence>, "reason": <word or null>}`` with a status that is not 200. Names may be
@@ -64,6 +64,7 @@ def admin_app(control: Control, hub: EventHub) -> web.Application:
     app = web.Application(client_max_size=_MAX_BODY, middlewares=[_errors])
     app.router.add_get("/v1/status", handlers.status)
     app.router.add_get("/v1/topology", handlers.topology)
+    app.router.add_get("/v1/report", handlers.report)
     app.router.add_get("/v1/events", handlers.events)
     app.router.add_get("/v1/trace", handlers.trace)
     app.router.add_get("/v1/trace/models", handlers.trace_models)
@@ -95,6 +96,9 @@ class _Handlers:
 
     async def topology(self, _: web.Request) -> web.Response:
         return web.json_response(self._control.topology())
+
+    async def report(self, _: web.Request) -> web.Response:
+        return web.json_response(self._control.report())
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         try:

@@ -1,9 +1,11 @@
 """Starts and ends the process: a valid configuration or nothing, one loop, an exit status that says how it went."""
 
 import asyncio
+import gc
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
 import structlog
 import uvloop
@@ -17,6 +19,8 @@ from swapd.config import paths
 from swapd.config.load import Loaded, load
 from swapd.config.problems import ConfigError
 from swapd.history.store import History
+
+_YOUNG_OBJECTS: Final = 50_000
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
@@ -66,7 +70,19 @@ async def _serve(loaded: Loaded) -> int:
         status = _cannot_start(error)
         await daemon.leave(force=True)
         return status
+    _spare_the_collector()
     return await daemon.live()
+
+
+def _spare_the_collector() -> None:
+    """Let the garbage collector look seldom, and not at what is there for good.
+
+    Requests leave no cycles behind, but many of them at once are many young objects: with the interpreter's own
+    thresholds the collector takes a quarter of the time, looking through them and finding nothing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, 20, 100)
 
 
 def _cannot_start(error: Exception) -> int:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from swapd.admin.control import Result
+from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, ProcessInfo, status_document
 from swapd.agent.directory import Directory
 from swapd.agent.operators import Operators
@@ -73,6 +74,10 @@ class AgentControl:
         """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told."""
         view = self._view()
         return {**annotations(view, not_ready=self._extras(view).not_ready)}
+
+    def report(self) -> dict[str, object]:
+        """Return the promotion report."""
+        return report_document(self._view())
 
     def model_list(self) -> str:
         """Return the models as CSV: ``model,gpus,load_s``, with the load times expected now."""

@@ -8,9 +8,10 @@ import asyncio
 import itertools
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import structlog
 from aiohttp import web
@@ -21,6 +22,7 @@ from swapd.admin.server import AdminServer
 from swapd.admin.status import Extras
 from swapd.agent import readiness
 from swapd.agent.control import AgentControl, config_info, process_infos
+from swapd.agent.demand import Stocktaking
 from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
 from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
@@ -107,6 +109,7 @@ class Daemon:
         self._pump = Pump(
             self._scheduler, now=_now, execute=self._executor(), recorder=self._recorder, broken=self._law_broken
         )
+        self._stock = Stocktaking(history, post=self._post, now=_now, view=self.view, record=self._scheduler.demand)
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
         )
@@ -194,6 +197,7 @@ class Daemon:
         _ = self._tasks.start(self._reloader.watch(self._signals.stop), name="config-watch")
         _ = self._tasks.start(self._reload_on_hangup(), name="config-hangup")
         self._remember()
+        _ = self._tasks.start(self._stock.run(), name="stocktaking")
         if self._gpus is not None:
             self._gpus.start()
         self._not_ready = None
@@ -245,6 +249,8 @@ class Daemon:
         await self._metrics_runner.cleanup()
         self._metrics.close()
         await self._tasks.aclose()
+        if self._broken is None:
+            self._stock.end()
         await self._arrivals.aclose()
         await self._history.aclose()
         _log.info("exited", forced=force)
@@ -264,6 +270,7 @@ class Daemon:
         self._post(LoadTimesKnown(at=_now(), load_times=self._history.load_times()))
         revisions = {name: spec.revision for name, spec in self._catalog.models.items()}
         self._post(FootprintsKnown(at=_now(), bytes_per_gpu=self._history.footprints(revisions)))
+        self._stock.begin()
 
     async def _reload_on_hangup(self) -> None:
         while True:
@@ -348,5 +355,5 @@ def _recording_trouble(trouble: str) -> None:
     _log.warning("arrivals", detail=trouble)
 
 
-def _now() -> Instant:
-    return Instant(monotonic_now())
+_now: Final = cast("Callable[[], Instant]", monotonic_now)
+"""Asked several times for each request: a call less counts."""

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from swapd.config.devices import Numa
 from swapd.config.model import Model, OnClientAbort
@@ -17,6 +18,8 @@ from swapd.engines.base import Binding, EngineOptions, EnginePlan, Warmup, Warmu
 from swapd.engines.registry import plan
 from swapd.engines.request_paths import allowed
 from swapd.proxy.services import ListedModel, RouteOptions
+
+_NO_OPTIONS: Final = RouteOptions()
 
 
 class Directory:
@@ -32,6 +35,7 @@ class Directory:
         self._models: dict[ModelName, Model] = {ModelName(name): model for name, model in settings.models.items()}
         self._options = {name: _engine_options(name, model, settings) for name, model in self._models.items()}
         self._bind = settings.devices.numa is Numa.AUTO
+        self._routes = {name: _route_options(model) for name, model in self._models.items()}
         self._names: dict[str, ModelName] = {str(name): name for name in self._models}
         for name, model in self._models.items():
             self._names.update(dict.fromkeys(model.aliases, name))
@@ -63,12 +67,7 @@ class Directory:
 
     def route_options(self, name: ModelName) -> RouteOptions:
         """Return how requests for a model are relayed; the defaults for a model that has just been removed."""
-        model = self._models.get(name)
-        if model is None:
-            return RouteOptions()
-        return RouteOptions(
-            finish_on_abort=model.on_client_abort is OnClientAbort.FINISH, request_timeout=model.request_timeout
-        )
+        return self._routes.get(name, _NO_OPTIONS)
 
     def allowed(self, name: ModelName, method: str, path: str) -> bool:
         """Say whether clients may reach this path of the model's engine."""
@@ -79,6 +78,11 @@ class Directory:
         """Return how to run one instance of a model, near its GPUs if the configuration allows; raises EngineError."""
         near = binding if self._bind else Binding()
         return plan(self._options[name], port=port, devices=devices, environ=os.environ, binding=near)
+
+
+def _route_options(model: Model) -> RouteOptions:
+    finish = model.on_client_abort is OnClientAbort.FINISH
+    return RouteOptions(finish_on_abort=finish, request_timeout=model.request_timeout)
 
 
 def _engine_options(name: ModelName, model: Model, settings: Settings) -> EngineOptions:

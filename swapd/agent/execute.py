@@ -24,12 +24,14 @@ from swapd.core.commands import (
     NodeLoadChanged,
     Note,
     Placed,
+    PromotionAdvised,
     ReadMemory,
     Reject,
     ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
+    ThrashPinChanged,
     Transitioned,
     VerdictChanged,
 )
@@ -125,6 +127,8 @@ class Executor:
                 | EvictionBlocked()
                 | VerdictChanged()
                 | NodeLoadChanged()
+                | ThrashPinChanged()
+                | PromotionAdvised()
                 | CoolingDown()
                 | StaleFact()
                 | Placed()

@@ -7,9 +7,10 @@ reads again.
 
 import json
 import logging
-import queue
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
@@ -24,6 +25,8 @@ Render = Callable[[Line], str]
 
 _QUEUE_LINES: Final = 10_000
 _FLUSH_S: Final = 2.0
+_PAUSE_S: Final = 0.05
+"""Lines are gathered for so long: a thread that wakes for each of them costs the event loop more than the line."""
 _HEAD: Final = ("timestamp", "level", "event")
 
 
@@ -31,19 +34,23 @@ class _Lines:
     """The bounded queue; counts what does not fit."""
 
     def __init__(self) -> None:
-        self.queue: queue.Queue[Line | None] = queue.Queue(_QUEUE_LINES)
+        self.waiting: deque[Line] = deque()
+        #: set while there are lines
+        self.wake: Final = threading.Event()
         self._dropped = 0
 
     def put(self, line: Line) -> None:
         """Queue a line, after the number of those that were dropped before it."""
-        try:
-            if self._dropped:
-                lost = f"{self._dropped} log lines were dropped"
-                self.queue.put_nowait({**_head("warning", lost), "logger": "swapd.logs"})
-                self._dropped = 0
-            self.queue.put_nowait(line)
-        except queue.Full:
+        if len(self.waiting) >= _QUEUE_LINES:
             self._dropped += 1
+            return
+        if self._dropped:
+            lost = f"{self._dropped} log lines were dropped"
+            self.waiting.append({**_head("warning", lost), "logger": "swapd.logs"})
+            self._dropped = 0
+        self.waiting.append(line)
+        if not self.wake.is_set():
+            self.wake.set()
 
 
 class _Logger:
@@ -81,28 +88,39 @@ class LogWriter:
     """The writer thread."""
 
     def __init__(self, lines: _Lines, render: Render, stream: TextIO) -> None:
-        self._lines = lines.queue
+        self._lines = lines
         self._render = render
         self._stream = stream
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="swapd-log", daemon=True)
         self._thread.start()
 
     def close(self) -> bool:
         """Write out the queued lines and end the thread; ``False``: the reader of the log stalls, lines are lost."""
-        try:
-            self._lines.put(None, timeout=_FLUSH_S)
-        except queue.Full:
-            return False
+        self._closing.set()
+        self._lines.wake.set()
         self._thread.join(_FLUSH_S)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (line := self._lines.get()) is not None:
-            try:
-                self._stream.write(self._render(line) + "\n")
-                self._stream.flush()
-            except Exception:  # noqa: BLE001, S112 - disk full, reader gone, odd value: the next line may fare better
-                continue
+        lines = self._lines
+        while lines.waiting or not self._closing.is_set():
+            lines.wake.wait()
+            lines.wake.clear()
+            rendered: list[str] = []
+            while lines.waiting:
+                try:
+                    rendered.append(self._render(lines.waiting.popleft()))
+                except Exception:  # noqa: BLE001, S112 - an odd value: the next line may fare better
+                    continue
+            while rendered:
+                try:
+                    self._stream.write("\n".join(rendered) + "\n")
+                    self._stream.flush()
+                    break
+                except Exception:  # noqa: BLE001 - disk full, reader gone: the next line may fare better
+                    del rendered[0]
+            self._closing.wait(_PAUSE_S)
 
 
 def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) -> LogWriter:
@@ -112,7 +130,7 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _stamp,
             structlog.processors.format_exc_info,
         ],
         logger_factory=lambda name="swapd": _Logger(lines, name),
@@ -131,12 +149,24 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
 
 
 def _head(level: str, event: str) -> dict[str, Any]:
-    return {"timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"), "level": level, "event": event}
+    return {"timestamp": time.time(), "level": level, "event": event}
+
+
+def _stamp(_logger: object, _method: str, line: Line) -> Line:
+    """Note the time; the writer thread gives it its form."""
+    line["timestamp"] = time.time()
+    return line
+
+
+def _dated(line: Line) -> Line:
+    """Give the time its form, and put what a reader looks for first at the beginning."""
+    moment = datetime.fromtimestamp(line.pop("timestamp"), UTC)
+    stamp = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return {"timestamp": stamp, **{key: line.pop(key) for key in _HEAD[1:] if key in line}, **line}
 
 
 def _json(line: Line) -> str:
-    """Render a line with what a reader looks for first at its beginning."""
-    ordered = {key: line.pop(key) for key in _HEAD if key in line} | dict(line)
+    ordered = _dated(line)
     try:
         return msgspec.json.encode(ordered, enc_hook=str).decode()
     except (ValueError, TypeError):  # half a surrogate pair in a path, for example
@@ -145,4 +175,4 @@ def _json(line: Line) -> str:
 
 def _console(*, colors: bool) -> Render:
     renderer = structlog.dev.ConsoleRenderer(colors=colors)
-    return lambda line: str(renderer(None, "", line))
+    return lambda line: str(renderer(None, "", _dated(line)))

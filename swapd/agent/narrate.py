@@ -20,17 +20,19 @@ from swapd.core.commands import (
     LoadFinished,
     NodeLoadChanged,
     Placed,
+    PromotionAdvised,
     ReadMemory,
     Reject,
     ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
+    ThrashPinChanged,
     Transitioned,
     VerdictChanged,
 )
 from swapd.core.ids import SECOND, Duration, gpu_indices
-from swapd.core.reasons import LoadResult, Verdict
+from swapd.core.reasons import LoadResult, Move, Verdict
 from swapd.core.topology import DriverState, GpuHealth
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
@@ -56,10 +58,8 @@ def narrate(command: Command) -> None:
             _narrate_load(command)
         case Evicted() | EvictionBlocked():
             _narrate_eviction(command)
-        case VerdictChanged():
-            _narrate_verdict(command)
-        case NodeLoadChanged():
-            _narrate_node_load(command)
+        case VerdictChanged() | NodeLoadChanged() | ThrashPinChanged() | PromotionAdvised():
+            _narrate_viability(command)
         case CoolingDown():
             _log.warning("cooling_down", model=command.model, failures=command.failures)
         case ReadMemory():
@@ -156,28 +156,42 @@ def _narrate_gpus(note: Placed | FootprintMeasured | GpuChanged | DriverChanged 
             assert_never(note)
 
 
-def _narrate_node_load(note: NodeLoadChanged) -> None:
-    write = _log.info if note.after is Verdict.OK else _log.warning
-    write(
-        "node_load",
-        before=note.before.value,
-        after=note.after.value,
-        load_fraction=round(note.load_fraction, 3),
-        detail=note.detail,
-    )
-
-
-def _narrate_verdict(note: VerdictChanged) -> None:
-    write = _log.warning if note.after is Verdict.THRASHING else _log.info
-    write(
-        "verdict",
-        model=note.model,
-        before=note.before.value,
-        after=note.after.value,
-        partner=note.partner,
-        load_ratio=round(note.load_ratio, 3),
-        load_fraction=round(note.load_fraction, 3),
-    )
+def _narrate_viability(note: VerdictChanged | NodeLoadChanged | ThrashPinChanged | PromotionAdvised) -> None:
+    match note:
+        case VerdictChanged():
+            write = _log.warning if note.after is Verdict.THRASHING else _log.info
+            write(
+                "verdict",
+                model=note.model,
+                before=note.before.value,
+                after=note.after.value,
+                partner=note.partner,
+                load_ratio=round(note.load_ratio, 3),
+                load_fraction=round(note.load_fraction, 3),
+            )
+        case NodeLoadChanged():
+            write = _log.info if note.after is Verdict.OK else _log.warning
+            write(
+                "node_load",
+                before=note.before.value,
+                after=note.after.value,
+                load_fraction=round(note.load_fraction, 3),
+                detail=note.detail,
+            )
+        case ThrashPinChanged():
+            _log.warning("thrash_pin", model=note.model, action=note.action.value, detail=note.detail)
+        case PromotionAdvised():
+            write = _log.info if note.after is Move.STAY else _log.warning
+            write(
+                "promotion",
+                model=note.model,
+                before=note.before.value,
+                after=note.after.value,
+                saves_gpu_seconds=round(note.saves_gpu_seconds),
+                detail=note.detail,
+            )
+        case _:
+            assert_never(note)
 
 
 def _narrate_load(note: LoadFinished) -> None:

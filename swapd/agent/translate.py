@@ -37,6 +37,7 @@ def instance_settings(settings: Settings, log_dir: Path) -> InstanceSettings:
 def proxy_settings(settings: Settings) -> ProxySettings:
     """Return what the front door needs."""
     return ProxySettings(
+        fast_path=settings.http.fast_path,
         max_body=settings.http.max_body,
         max_buffered=settings.http.max_buffered,
         sse_keepalive=settings.http.sse_keepalive,

@@ -84,6 +84,11 @@ def topology(admin: Path | None) -> Json:
     return _document(admin, "/v1/topology", "topology")
 
 
+def report(admin: Path | None) -> Json:
+    """Return the promotion report. Raises RefusedError, UnreachableError."""
+    return _document(admin, "/v1/report", "models")
+
+
 def events(admin: Path | None) -> Iterator[bytes]:
     """Yield the daemon's events, one JSON line each, until it ends. Raises RefusedError, UnreachableError."""
     with (

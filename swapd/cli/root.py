@@ -8,6 +8,7 @@ from swapd.cli.events import events
 from swapd.cli.gpus import release_gpus
 from swapd.cli.help import Group
 from swapd.cli.orders import drain, load, pin, reload, undrain, unload, unpin
+from swapd.cli.report import report
 from swapd.cli.serve import serve
 from swapd.cli.simulate import simulate
 from swapd.cli.status import status
@@ -24,7 +25,7 @@ def swapd() -> None:
     request meanwhile, and evicts models that are not in use to make room.
 
       Start:    swapd check swapd.yaml && swapd serve swapd.yaml
-      Look:     swapd status, swapd topology
+      Look:     swapd status, swapd topology, swapd report
       Operate:  swapd load MODEL | unload MODEL | pin MODEL | drain | reload
       Plan:     swapd trace > week.csv && swapd simulate --trace week.csv --models swapd.yaml
 
@@ -44,6 +45,7 @@ for _command in (
     check,
     status,
     topology,
+    report,
     load,
     unload,
     pin,

@@ -198,11 +198,11 @@ def _models(document: Json, *, narrow: bool) -> Table:
         rest = (
             Text(age(model["last_used_s"])),
             Text(age(model["load_estimate_s"])),
-            Text("pinned" if model["pinned"] else "–"),
+            Text(_pin(model)),
             _verdict(model),
         )
         if narrow:
-            state.append(", pinned" if model["pinned"] else "")
+            state.append(f", {_pin(model)}" if model["pinned"] else "")
             if model["verdict"] in _NOTEWORTHY:
                 state.append(", ").append_text(_verdict(model))
         rows.add_row(*(cells if narrow else cells + rest))
@@ -230,6 +230,12 @@ def _verdict(model: Json) -> Text:
     partner = f" with {printable(model['partner'])}" if model["partner"] else ""
     text = f"{verdict}{partner}, {model['load_fraction']:.0%} loading"
     return Text(text, "bold red" if verdict == "thrashing" else "yellow")
+
+
+def _pin(model: Json) -> str:
+    if not model["pinned"]:
+        return "–"
+    return "pinned: it thrashed" if model["pinned_by"] == "on_thrash" else "pinned"
 
 
 def _gpus(indices: list[int]) -> str:

@@ -7,6 +7,7 @@ from swapd.config.compile import load_estimate
 from swapd.config.explain import Finding, at
 from swapd.config.schema import Settings
 from swapd.config.units import format_duration
+from swapd.core.catalog import OnThrash
 from swapd.core.ids import SECOND, Duration
 
 
@@ -15,6 +16,7 @@ def advise(settings: Settings) -> Iterator[Finding]:
     yield from _slow_loads(settings)
     yield from _pins(settings)
     yield from _uneven(settings)
+    yield from _own_pins(settings)
     if settings.scheduling.protect_max_wait is None:
         reason = "with never, models in steady use keep others waiting without end"
         yield at(("scheduling", "protect_max_wait"), f"consider a duration such as 15s: {reason}")
@@ -42,6 +44,19 @@ def _pins(settings: Settings) -> Iterator[Finding]:
         yield at(where, f"consider fewer pins: {names} {share}, and above a quarter all other models wait longer")
     if not room.arrangeable(pins, devices.count, devices.memory):
         yield at(where, f"consider fewer pins: no way was found to keep all of {names} loaded at once")
+
+
+def _own_pins(settings: Settings) -> Iterator[Finding]:
+    """Warn of pins by the node itself that would leave too little to everybody else."""
+    scheduling, devices = settings.scheduling, settings.devices.virtual
+    most = scheduling.max_pinned_gpus
+    if scheduling.on_thrash is not OnThrash.PIN or most is None or devices is None:
+        return
+    quarter = max(1, devices.count // 4)
+    if most > quarter:
+        share = f"the node may pin {most} of {devices.count} devices by itself"
+        reason = f"{share}, and above a quarter all other models wait longer"
+        yield at(("scheduling", "max_pinned_gpus"), f"consider {quarter}: {reason}")
 
 
 def _uneven(settings: Settings) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from swapd.config.placeholders import PLACEHOLDERS, uses
 from swapd.config.schema import Settings
 from swapd.config.source import Where
 from swapd.config.units import approximate_size
+from swapd.core.catalog import OnThrash
 from swapd.core.ids import Bytes
 
 #: the kernel's limit for the path of a Unix socket, less its final NUL
@@ -154,6 +155,12 @@ def _pins(settings: Settings) -> Iterator[Finding]:
             yield at(place, f"lower it or unpin a model: the pins of {names} leave {free} of {count} devices")
 
 
+def _on_thrash(settings: Settings) -> Iterator[Finding]:
+    scheduling = settings.scheduling
+    if scheduling.on_thrash is OnThrash.PIN and scheduling.max_pinned_gpus is None:
+        yield at(("scheduling", "on_thrash"), "add `scheduling.max_pinned_gpus`: without a limit nothing may be pinned")
+
+
 def _oversized(model: Model, count: int | None, memory: Bytes | None) -> bool:
     return (count is not None and model.gpus > count) or (memory is not None and model.memory > memory)
 
@@ -177,6 +184,7 @@ _CHECKS: Final[tuple[Callable[[Settings], Iterator[Finding]], ...]] = (
     _environments,
     _footprints,
     _pins,
+    _on_thrash,
     ports.clashes,
     _listeners,
 )

@@ -145,5 +145,6 @@ def _rules(settings: Settings) -> SchedulingSettings:
         idle_unload=scheduling.idle_unload,
         mode=scheduling.mode,
         max_pinned_gpus=scheduling.max_pinned_gpus,
+        on_thrash=scheduling.on_thrash,
         require_fabric=settings.devices.require_fabric,
     )

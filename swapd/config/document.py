@@ -75,6 +75,7 @@ so. Keys with “Restart to change it” are read when the daemon starts.
 * a name or alias that stands for two models; a program, or weights, that this machine does not have
 * a model that can never be placed: more GPUs or memory than the node has, or more GPUs than the pins leave
 * pins that need more GPUs together than there are, or than `max_pinned_gpus` allows
+* `on_thrash: pin` without `max_pinned_gpus`
 * keys about GPUs beside `devices.virtual`; a model's own `CUDA_VISIBLE_DEVICES` where devices are not virtual
 * a port written into two places; `engine: command` without `{port}` in its command; a placeholder that does not exist
 * an address beyond loopback in `http.listen` without `auth: none` beside it
@@ -84,8 +85,8 @@ any other whose topology matrix it is given (`--fixture`), and warns of models t
 takes such a configuration, and answers requests for such a model with the reason.
 
 A warning is given when a load is expected to take longer than `max_wait`, when pins take more than a quarter of the
-GPUs or may not all fit at once, when a model's number of GPUs is no power of two, and when `protect_max_wait` is
-`never`.
+GPUs or may not all fit at once, when a model's number of GPUs is no power of two, when `protect_max_wait` is
+`never`, and when `on_thrash: pin` may take more than a quarter of virtual devices.
 """
 
 

@@ -16,7 +16,7 @@ from swapd.config import fields, units
 from swapd.config.devices import Devices, DevicesOrAuto
 from swapd.config.model import Model
 from swapd.config.section import Section
-from swapd.core.catalog import Mode, PolicyName
+from swapd.core.catalog import Mode, OnThrash, PolicyName
 from swapd.core.ids import SECOND, Bytes, Duration
 
 _MIB = 1 << 20
@@ -44,6 +44,11 @@ class Http(Section):
     """How often a streaming request that waits for its model is sent a comment line, for proxies that drop silent
     connections. Off by default, because the first byte commits the answer to status 200; 15s suits most proxies."""
 
+    fast_path: fields.Flag = True
+    """Serve requests of plain form, which are nearly all, without the HTTP library: the same answers for a fraction of
+    the CPU. `false` sends everything through the library, should the fast path be suspected of a fault. Connections
+    that are open keep to what they began with."""
+
 
 class Metrics(Section):
     """The listener for metrics and health probes."""
@@ -66,8 +71,9 @@ class State(Section):
     """What survives a restart."""
 
     path: fields.FilePathOrAuto = None
-    """Path of the SQLite file with measured load times. `auto` takes `state.db` in the first that can be written of
-    `$STATE_DIRECTORY`, `/var/lib/swapd` and `~/.local/state/swapd`. One daemon per file. Restart to change it."""
+    """Path of the SQLite file with load times, footprints and demand. `auto` takes `state.db` in the first that can be
+    written of `$STATE_DIRECTORY`, `/var/lib/swapd` and `~/.local/state/swapd`. One daemon per file. Restart to change
+    it."""
 
 
 class OnExit(enum.StrEnum):
@@ -136,6 +142,11 @@ class Scheduling(Section):
 
     max_pinned_gpus: fields.CountOrNull = None
     """Most GPUs that pinned models may take together. No limit by default; a warning is given above a quarter."""
+
+    on_thrash: OnThrash = OnThrash.REPORT
+    """What to do about a model that thrashes: `report` says so, and what would help (`swapd report`); `pin` also pins
+    it, within `max_pinned_gpus`, which must then be set, until its demand is gone. `report` by default, because a pin
+    takes room from all other models, and that is the operator's decision. An operator's unpin counts over it."""
 
 
 class Defaults(Section):

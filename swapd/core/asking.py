@@ -2,8 +2,7 @@
 
 Rules that hold here:
 
-* Asked is while the driver is there, and a release, the start of a load or a measurement waits for its word, or a
-  model waits for room and a GPU has never been read.
+* Asked is while the driver is there, and a release, the start of a load or a measurement waits for its word.
 * At most one order is unanswered. The first one goes out at once; while waiting goes on the pause before the next one
   grows. Who begins to wait anew does not wait for the pause of the others.
 * An answer that never comes blocks nobody: after a deadline it is asked for again.
@@ -52,10 +51,11 @@ def ask(node: Node) -> None:
 
 def next_order(node: Node) -> Instant | None:
     """Return when a reading is to be ordered; ``None``: nobody waits for one."""
-    if not node.measured or not node.may_load:
-        return None
-    unread = (node.pending or node.lacks_pins) and any(gpu.unread for gpu in node.gpus)
-    if not unread and not any(_waits(node, instance) for instance in node.instances.values()):
+    if (
+        not node.measured
+        or not node.may_load
+        or not any(_waits(node, instance) for instance in node.instances.values())
+    ):
         return None
     asking = node.asking
     return asking.due if asking.since is None else Instant(asking.since + ANSWER_DEADLINE)
@@ -66,7 +66,7 @@ def _waits(node: Node, instance: Instance) -> bool:
         case State.RESERVED:
             return instance.gated_since is not None
         case State.READY | State.DRAINING:
-            return instance.unmeasured and is_tellable(node, instance)
+            return instance.unmeasured > 0 and is_tellable(node, instance)
         case State.UNLOADING:
             stopping = instance.stopping
             assert stopping is not None

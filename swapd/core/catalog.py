@@ -49,6 +49,15 @@ class PolicyName(enum.StrEnum):
     CHEAPEST_RELOAD = "cheapest-reload"
 
 
+class OnThrash(enum.StrEnum):
+    """What the node does about a model that thrashes."""
+
+    #: says so, and what would help
+    REPORT = "report"
+    #: also pins it, within ``max_pinned_gpus``, until its demand is gone
+    PIN = "pin"
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What one instance of a model takes."""
@@ -121,6 +130,7 @@ class SchedulingSettings:
     mode: Mode = Mode.AUTO
     #: ``None``: no limit
     max_pinned_gpus: int | None = None
+    on_thrash: OnThrash = OnThrash.REPORT
     #: no model on more than one GPU is placed where the NVLink fabric is not registered
     require_fabric: bool = False
 

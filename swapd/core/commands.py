@@ -12,11 +12,13 @@ from swapd.core.reasons import (
     EvictionBlock,
     LoadFailure,
     LoadResult,
+    Move,
     PlacementQuality,
     Rejection,
     ReleaseEvidence,
     Stage,
     State,
+    ThrashPin,
     UnloadCause,
     Verdict,
 )
@@ -213,6 +215,29 @@ class NodeLoadChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ThrashPinChanged:
+    """Note: ``on_thrash: pin`` has pinned a model, could not, or has taken its pin away."""
+
+    model: ModelName
+    action: ThrashPin
+    #: one sentence
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionAdvised:
+    """Note: where a model had better be is another place than before (see ``promotion``)."""
+
+    model: ModelName
+    before: Move
+    after: Move
+    #: GPU-seconds of loading that it would save an hour, at most
+    saves_gpu_seconds: float
+    #: one sentence that an operator can act on
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class CoolingDown:
     """Note: a model failed to load and is not tried again before ``until``."""
 
@@ -295,6 +320,8 @@ Note = (
     | EvictionBlocked
     | VerdictChanged
     | NodeLoadChanged
+    | ThrashPinChanged
+    | PromotionAdvised
     | CoolingDown
     | StaleFact
     | Placed

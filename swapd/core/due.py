@@ -3,6 +3,7 @@
 The deadlines are the core's; the shell only says what time it is. Each is looked at again in ``wakeups``.
 """
 
+from swapd.core import thrash_pins
 from swapd.core.commands import Answer
 from swapd.core.eta import eta
 from swapd.core.grants import cut_all, note_if_idle, refuse_queued
@@ -14,6 +15,7 @@ from swapd.core.moves import kill, unload
 from swapd.core.node import Node
 from swapd.core.reasons import LoadFailure, Rejection, State, UnloadCause
 from swapd.core.release import overdue
+from swapd.core.review import review
 from swapd.core.sentences import number, retry_after, waited_too_long
 from swapd.core.state import Instance, Model
 from swapd.core.swaps import evaluate
@@ -39,6 +41,8 @@ def expire(node: Node) -> None:
     evaluation = node.load.next_evaluation
     if evaluation is not None and evaluation <= at:
         evaluate(node)
+        thrash_pins.attend(node)
+        review(node)
 
 
 def _waited_too_long(node: Node, model: Model) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from swapd.core.catalog import Catalog, Priority, Source
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import LoadFailure, Outcome, Stage
+from swapd.core.records import DemandRecord
+from swapd.core.tiers import Week
 from swapd.core.topology import NodeTopology
 
 
@@ -204,6 +206,27 @@ class LoadTimesKnown:
 
 
 @dataclass(frozen=True, slots=True)
+class DemandKnown:
+    """Demand and verdicts as an earlier run has left them; ``Scheduler.demand`` makes it, history keeps it."""
+
+    at: Instant
+    models: Mapping[ModelName, DemandRecord]
+    #: since when the node's own load fraction was reckoned, and what had not faded of its GPU-seconds of loading
+    node_age: Duration
+    node_gpu_seconds: float
+    #: time between the record and now, by the wall clock
+    away: Duration = Duration(0)
+
+
+@dataclass(frozen=True, slots=True)
+class WeekKnown:
+    """What the hourly counts of the last week say of each model; told again whenever they are weighed."""
+
+    at: Instant
+    weeks: Mapping[ModelName, Week]
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOrdered:
     """An operator wants a model resident; answered by one Answer. Clears a cool-down; allowed in manual mode."""
 
@@ -289,6 +312,8 @@ Event = (
     | FootprintsKnown
     | CatalogChanged
     | LoadTimesKnown
+    | DemandKnown
+    | WeekKnown
     | LoadOrdered
     | UnloadOrdered
     | PinOrdered

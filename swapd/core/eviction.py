@@ -94,7 +94,7 @@ def find(node: Node, need: Need, avail: GpuSet, costs: Mapping[InstanceId, float
     options: dict[int, GpuOption] = {}
     usable = clear = waiting = 0
     for gpu in node.on(GpuSet(avail & suited(node, need))):
-        found = None if gpu.unread else option(gpu, need, costs)
+        found = option(gpu, need, costs)
         if found is not None:
             index = gpu.index
             options[index] = found

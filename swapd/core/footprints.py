@@ -7,7 +7,8 @@ Rules that hold here:
 * A reading can tell where no neighbour comes or goes. What the processes of the instance hold by the driver's list
   counts, if it explains at least half of what is not anybody else's: figures of processes leave out memory that the
   driver does not list by process. Otherwise all that is not anybody else's does.
-* What makes no sense is passed over, and the configured figure stands.
+* What makes no sense shows that others hold other than what was known of them; it is tried again a few times. In the
+  end the configured figure stands.
 * What was measured holds for one revision of a model.
 """
 
@@ -16,6 +17,7 @@ from typing import Final
 from swapd.core.asking import hurry, is_tellable
 from swapd.core.commands import FootprintMeasured
 from swapd.core.events import FootprintsKnown
+from swapd.core.foreign import unexplained
 from swapd.core.ids import Bytes
 from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State
@@ -27,13 +29,19 @@ LEAST_FOOTPRINT: Final = Bytes(64 << 20)
 #: the part of the configured figure by which a measured one may differ without a warning: one in …
 TOLERATED_PART: Final = 10
 
+#: readings that may make no sense before the configured figure is left standing
+TRIES: Final = 3
+
 _SERVING: Final = (State.READY, State.DRAINING)
 
 
 def await_measurement(node: Node, instance: Instance) -> None:
     """Have a ready instance measured by a reading that begins from now on."""
-    if instance.gpus & node.measured:
-        instance.unmeasured = True
+    measured = [gpu for gpu in node.on(instance.gpus) if gpu.measured]
+    for gpu in measured:
+        gpu.settled = node.at
+    if measured:
+        instance.unmeasured = TRIES
         hurry(node)
 
 
@@ -47,19 +55,22 @@ def measure_all(node: Node) -> None:
 def _measure(node: Node, instance: Instance) -> None:
     gpus = [gpu for gpu in node.on(instance.gpus) if gpu.measured]
     if not gpus:
-        instance.unmeasured = False
+        instance.unmeasured = 0
         return
     if not is_tellable(node, instance) or any(gpu.free_bytes is None or gpu.taken < instance.ready_at for gpu in gpus):
         return
     taken = [_taken_by(gpu, instance) for gpu in gpus]
     if None in taken and any(gpu.lingering_until is not None for gpu in gpus):
         return
-    instance.unmeasured = False
     known = [figure for figure in taken if figure is not None and figure >= LEAST_FOOTPRINT]
     if len(known) < len(taken) or max(known) > min(gpu.memory_bytes for gpu in gpus):
         told = ", ".join("unknown" if figure is None else f"{figure} B" for figure in taken)
         instance.story.add(node.at, f"what the driver tells of its memory makes no sense: {told}")
+        instance.unmeasured -= 1
+        for gpu in gpus:
+            gpu.foreign_bytes = unexplained(gpu)
         return
+    instance.unmeasured = 0
     _charge(node, instance, Bytes(max(known)))
 
 
@@ -96,7 +107,10 @@ def plan_with(node: Node, model: Model, measured: Bytes | None) -> None:
 
 
 def footprints_known(node: Node, event: FootprintsKnown) -> bool:
-    """Plan models with what they took in earlier runs; what was measured in this run counts more."""
+    """Plan models with what they took in earlier runs; what was measured in this run counts more.
+
+    What is booked already stays as it is: this fact belongs to the start of a run.
+    """
     for name, measured in event.bytes_per_gpu.items():
         model = node.models.get(name)
         if model is not None and model.measured is None and measured >= LEAST_FOOTPRINT:

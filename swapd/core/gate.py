@@ -4,10 +4,8 @@ Rules that hold here:
 
 * Nobody else is coming or going on its GPUs, nobody booked there before it, and enough host memory is free.
 * On GPUs whose memory is measured, a reading that began after the booking, and after a neighbour's last change, shows
-  as much free memory as it needs, and so do the accounts with what is foreign. A neighbour that has leaked changed last
-  when it did: its engine may have lived, and grown, until then.
-* Otherwise it waits, for as long as a release may take; then its booking is given up, and its model is planned anew
-  with what is known by then.
+  as much free memory as it needs, and so do the accounts with what is foreign. Otherwise it waits, for as long as a
+  release may take; then its booking is given up, and its model is planned anew with what is known by then.
 """
 
 from swapd.core.asking import hurry
@@ -18,7 +16,7 @@ from swapd.core.lifecycle import Cause
 from swapd.core.moves import forget, start
 from swapd.core.node import GpuRecord, Node
 from swapd.core.placement import fits_now
-from swapd.core.reasons import Stage, State
+from swapd.core.reasons import Stage
 from swapd.core.state import Instance
 
 
@@ -51,7 +49,5 @@ def is_shown_free(gpu: GpuRecord, instance: Instance) -> bool:
     """Say whether the driver's last word on a GPU lets a booked instance start there."""
     need, free = instance.bytes_per_gpu, gpu.startable_bytes
     if free is None or gpu.taken < max(instance.reserved_at, gpu.settled):
-        return False
-    if any(other.state is State.LEAKED and other.since > gpu.taken for other in gpu.instances.values()):
         return False
     return free >= need and gpu.charged() + gpu.foreign_bytes + need <= gpu.memory_bytes

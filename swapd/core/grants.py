@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from swapd.core.commands import Answer, Cut, Grant, Reject
-from swapd.core.ids import Duration, Instant, ModelName, RequestId
+from swapd.core.ids import SECOND, Duration, Instant, ModelName, RequestId
 from swapd.core.node import Node
 from swapd.core.reasons import Rejection, Stage, State
 from swapd.core.state import Instance, Model, Phase, Request
@@ -26,7 +26,10 @@ def grant(node: Node, instance: Instance, request: Request) -> None:
     instance.in_flight[request.id] = request
     instance.last_grant = at
     waited = Duration(at - request.arrived)
-    stages = stages_within(instance, request.arrived, waited) if request.cold else NO_STAGES
+    stages = NO_STAGES
+    if request.cold:
+        stages = stages_within(instance, request.arrived, waited)
+        request.model.demand.account.waited.add(at, waited / SECOND)
     node.out.append(Grant(request.id, instance.id, request.model.spec.name, request.cold, waited, stages))
 
 
@@ -82,6 +85,10 @@ def refuse_queued(
     model = request.model
     model.queue.remove(request)
     del node.requests[request.id]
+    cold = request.cold or model.instance is None or model.instance.state is not State.READY
+    waited = Duration(node.at - request.arrived)
+    if cold:
+        model.demand.account.waited.add(node.at, waited / SECOND)
     refuse(
         node,
         request.id,
@@ -90,8 +97,8 @@ def refuse_queued(
         detail,
         retry_after=retry_after,
         permanent=permanent,
-        cold_start=request.cold or model.instance is None or model.instance.state is not State.READY,
-        waited=Duration(node.at - request.arrived),
+        cold_start=cold,
+        waited=waited,
     )
 
 

@@ -40,9 +40,6 @@ def step(node: Node, instance: Instance, cause: Cause, why: str) -> None:
     instance.since = node.at
     instance.step = node.step
     node.loads_running += (state in _RUNNING) - (before in _RUNNING)
-    if before is State.LOADING:
-        for gpu in node.on(instance.gpus):
-            gpu.settled = node.at
     _tell(node, instance, before, why)
     model = instance.model
     if model.instance is instance and state in _OVER:
@@ -172,6 +169,8 @@ def unload(
         grace = spec.stop_grace
     allowance = HOOK_ALLOWANCE if spec.has_stop_command else SIGNAL_ALLOWANCE
     served = instance.state in _SERVING
+    for gpu in node.on(instance.gpus):
+        gpu.settled = at
     instance.cause = cause
     instance.drain = None
     instance.suspect = False

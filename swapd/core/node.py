@@ -44,7 +44,7 @@ class GpuRecord:
     lingering_until: Instant | None = None
     #: when the last reading of it began
     taken: Instant = NEVER
-    #: a reading begun before this may show an instance half loaded, or half released
+    #: a reading begun before this shows an instance half loaded, or one that has begun to leave since
     settled: Instant = NEVER
     #: the process list of the last reading; ``None``: there was none that could be trusted
     processes: Mapping[InstanceId, Bytes | None] | None = None
@@ -58,11 +58,6 @@ class GpuRecord:
     def measured(self) -> bool:
         """Whether the driver's word counts here; else the accounts alone do."""
         return self.gpu.measured and self.gpu.placeable
-
-    @property
-    def unread(self) -> bool:
-        """Whether the driver's first word on it is still to come: nobody knows what others hold there."""
-        return self.measured and self.taken == NEVER
 
     @property
     def startable_bytes(self) -> int | None:

@@ -13,7 +13,7 @@ from swapd.core.lifecycle import Cause
 from swapd.core.loads import clear_cool_down, drop_wish
 from swapd.core.moves import abort_load, drain, forget
 from swapd.core.node import Node, NodeDrain
-from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.reasons import PinnedBy, Rejection, State, UnloadCause
 from swapd.core.sentences import number
 from swapd.core.state import Model
 
@@ -91,13 +91,15 @@ def pin_ordered(node: Node, event: PinOrdered) -> bool:
     if model is None:
         return False
     most = node.settings.max_pinned_gpus
-    taken = sum(other.spec.footprint.gpus for other in node.pins.values() if other is not model)
-    wanted = taken + model.spec.footprint.gpus
+    wanted = pinned_gpus(node, besides=model) + model.spec.footprint.gpus
     if event.pinned and most is not None and wanted > most:
         detail = f"pinning {model.name} would pin {number(wanted, 'GPU')}, and max_pinned_gpus is {most}"
+        own = [name for name, other in node.pins.items() if other.pinned_by is PinnedBy.ON_THRASH]
+        detail += f"; unpin what on_thrash has pinned first: {', '.join(own)}" if own else ""
         node.out.append(Answer(event.request, ok=False, detail=detail, reason=Rejection.ALL_PINNED))
         return False
     model.pin_override = event.pinned
+    model.thrash_pin = None
     enter_pin(node, model)
     said = "pinned" if event.pinned else "unpinned"
     model.story.add(event.at, f"an operator {said} it")
@@ -105,6 +107,11 @@ def pin_ordered(node: Node, event: PinOrdered) -> bool:
     detail = f"{model.name} is {said}" + ("; it is loaded as soon as there is room" if absent else "")
     node.out.append(Answer(event.request, ok=True, detail=detail))
     return True
+
+
+def pinned_gpus(node: Node, *, besides: Model | None = None) -> int:
+    """Return how many GPUs the pinned models take together, one of them left out if named."""
+    return sum(model.spec.footprint.gpus for model in node.pins.values() if model is not besides)
 
 
 def enter_pin(node: Node, model: Model) -> None:

@@ -6,8 +6,7 @@ Rules that hold here:
   every set of the right size is legal and the order is by mask alone.
 * A model that is indifferent to NVLink takes the worst sets first, and leaves the good ones to the others.
 * An exclusive model wants its GPUs empty. A sharing one wants bytes, and neighbours that share as well.
-* What others than our instances hold on a GPU is not there for anybody, and no eviction frees it. A GPU of which
-  that has never been read is left out until it is.
+* What others than our instances hold on a GPU is not there for anybody, and no eviction frees it.
 * Memory of an instance that is unloading comes back by itself: it is nobody's victim, but the newcomer waits for it.
 * Leaked memory does not come back, and nothing that is not a candidate is ever asked to leave.
 """

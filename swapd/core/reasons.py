@@ -167,3 +167,33 @@ class Verdict(enum.StrEnum):
     OK = "ok"
     MARGINAL = "marginal"
     THRASHING = "thrashing"
+
+
+class PinnedBy(enum.StrEnum):
+    """Who has pinned a model."""
+
+    CONFIG = "config"
+    OPERATOR = "operator"
+    #: the node itself, because the model thrashed (``on_thrash: pin``)
+    ON_THRASH = "on_thrash"
+
+
+class ThrashPin(enum.StrEnum):
+    """What ``on_thrash: pin`` has done about a thrashing model."""
+
+    PINNED = "pinned"
+    #: its pin would break a limit, or leave another model without room
+    REFUSED = "refused"
+    #: its demand is gone, or the limits have changed
+    LIFTED = "lifted"
+
+
+class Move(enum.StrEnum):
+    """Where a model had better be than swapped in the shared pool."""
+
+    #: where it is
+    STAY = "stay"
+    #: pinned on this node: resident for good
+    PIN = "pin"
+    #: on GPUs of its own
+    DEDICATED = "dedicated"

@@ -72,8 +72,9 @@ def confirm(node: Node, instance: Instance) -> None:
         evidence = _evidence(node, gpu, instance)
         if evidence is not None:
             if gpu.measured:
-                missing = min(_missing(gpu, instance) or 0, instance.bytes_per_gpu)
-                linger(gpu, missing, Instant(node.at + node.settings.release_timeout))
+                missing, most = _missing(gpu, instance), instance.bytes_per_gpu
+                shown = most if missing is None else min(missing, most)
+                linger(gpu, shown, Instant(node.at + node.settings.release_timeout))
             del gpu.instances[instance.id]
             node.changes += 1
             stopping.by = min(stopping.by, evidence, key=_ORDER.index)
@@ -108,7 +109,7 @@ def _missing(gpu: GpuRecord, instance: Instance) -> int | None:
     """
     stopping = instance.stopping
     assert stopping is not None
-    if gpu.free_bytes is None or stopping.gone_at is None or gpu.taken < max(stopping.gone_at, gpu.settled):
+    if gpu.free_bytes is None or stopping.gone_at is None or gpu.taken < stopping.gone_at:
         return None
     others = sum(_surely_held(gpu, other) for other in gpu.instances.values() if other is not instance)
     return gpu.memory_bytes - gpu.foreign_bytes - gpu.lingering_bytes - others - gpu.free_bytes
@@ -118,7 +119,8 @@ def _surely_held(gpu: GpuRecord, instance: Instance) -> int:
     """Return what another instance accounts for; of several that have ended the process list tells who still counts."""
     if not instance.holds or _has_left_the_list(gpu, instance):
         return 0
-    return _told(gpu, instance) if instance.state is State.LOADING else instance.charge(gpu.index)
+    loading = instance.state is State.LOADING or gpu.taken < instance.ready_at
+    return _told(gpu, instance) if loading else instance.charge(gpu.index)
 
 
 def _told(gpu: GpuRecord, instance: Instance) -> int:

@@ -18,6 +18,7 @@ from swapd.core.operators import enter_pin
 from swapd.core.policies import policy_named
 from swapd.core.reasons import Rejection, State, UnloadCause
 from swapd.core.state import Model, Need
+from swapd.core.thrash_pins import conform
 from swapd.core.viability import Demand
 
 
@@ -29,6 +30,7 @@ def apply(node: Node, catalog: Catalog) -> None:
             _remove(node, node.models[name])
     for spec in catalog.models.values():
         _enter(node, spec)
+    conform(node)
     set_boards(node)
     node.recheck = True
 
@@ -103,6 +105,7 @@ def _remove(node: Node, model: Model) -> None:
     model.configured = False
     node.removed[model.name] = None
     model.pin_override = None
+    model.thrash_pin = None
     refuse_all(node, model, Rejection.UNKNOWN_MODEL, detail, permanent=True)
     enter_pin(node, model)
     drop_wish(node, model)

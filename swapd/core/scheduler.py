@@ -6,13 +6,26 @@ a ready model with a free slot is granted, and its end is noted, without looking
 
 from typing import assert_never
 
-from swapd.core import devices, facts, footprints, laws, memory, operators, reload, requests, snapshot
+from swapd.core import (
+    devices,
+    facts,
+    footprints,
+    laws,
+    memory,
+    operators,
+    recall,
+    reload,
+    requests,
+    review,
+    snapshot,
+)
 from swapd.core.boards import boards_for
 from swapd.core.catalog import Catalog
 from swapd.core.commands import Command
 from swapd.core.eta import note_load_times
 from swapd.core.events import (
     CatalogChanged,
+    DemandKnown,
     EngineGone,
     Event,
     FootprintsKnown,
@@ -37,6 +50,7 @@ from swapd.core.events import (
     TopologyChanged,
     UnloadOrdered,
     UpstreamFailed,
+    WeekKnown,
 )
 from swapd.core.ids import InstanceId, Instant
 from swapd.core.node import GpuRecord, Node
@@ -131,6 +145,10 @@ class Scheduler:
                 return True
             case LoadTimesKnown():
                 return self._load_times_known(event)
+            case DemandKnown():
+                return recall.recall(node, event)
+            case WeekKnown():
+                return review.week_known(node, event)
             case LoadOrdered():
                 return operators.load_ordered(node, event)
             case UnloadOrdered():
@@ -165,6 +183,10 @@ class Scheduler:
         Looking changes nothing: a replay without it comes to the same.
         """
         return snapshot.build(self._node, self._node.at if at is None else max(self._node.at, at))
+
+    def demand(self) -> DemandKnown:
+        """Return what is to survive a restart: to be told to the next run, with the time in between."""
+        return recall.record(self._node)
 
     def check(self) -> None:
         """Raise if any law is broken."""

@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 from swapd.core.catalog import ModelSpec, NvlinkUse, Priority, Source
 from swapd.core.ids import NO_GPUS, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.queue import ModelQueue
-from swapd.core.reasons import EvictionBlock, ReleaseEvidence, Stage, State, UnloadCause
+from swapd.core.reasons import EvictionBlock, Move, PinnedBy, ReleaseEvidence, Stage, State, UnloadCause
 from swapd.core.story import Story
+from swapd.core.tiers import Week
 from swapd.core.viability import Demand
 
 #: this many breakdowns of a ready instance in a row count like a failed load
@@ -171,8 +172,8 @@ class Instance:
     drain: Drain | None = None
     #: in RESERVED: since when nothing but a reading that shows its room free is wanting
     gated_since: Instant | None = None
-    #: ready, but what it really takes was not measured yet
-    unmeasured: bool = False
+    #: ready, but what it really takes was not measured yet: how many readings may still be taken for it
+    unmeasured: int = 0
     #: GPUs on which the driver's process list has shown it
     listed: GpuSet = NO_GPUS
     stopping: Stopping | None = None
@@ -212,6 +213,9 @@ class Model:
     orders: dict[RequestId, Instant] = field(default_factory=dict)
     #: an operator's word on pinning, over the configuration's
     pin_override: bool | None = None
+    #: since when it is pinned by ``on_thrash``, and why it was not; an operator's word counts over both
+    thrash_pin: Instant | None = None
+    thrash_pin_refused: str = ""
     #: bytes per GPU as measured when it was ready last, with its present revision; ``None``: never
     measured: Bytes | None = None
     #: measured load times per source, the last five
@@ -237,6 +241,10 @@ class Model:
     #: EvictionBlocked notes already given for its present wait
     noted: dict[tuple[InstanceId, EvictionBlock], None] = field(default_factory=dict)
     demand: Demand = field(default_factory=Demand)
+    #: what the hourly counts of a week say; ``None``: not told yet
+    week: Week | None = None
+    #: where it had better be, as last said
+    move: Move = Move.STAY
     story: Story = field(default_factory=Story)
 
     @property
@@ -246,8 +254,19 @@ class Model:
 
     @property
     def pinned(self) -> bool:
-        """Whether it is pinned now: an operator's word counts over the configuration's."""
-        return self.configured and (self.spec.pinned if self.pin_override is None else self.pin_override)
+        """Whether it is pinned now."""
+        return self.pinned_by is not None
+
+    @property
+    def pinned_by(self) -> PinnedBy | None:
+        """Who has pinned it: an operator's word counts over the configuration's, and both over ``on_thrash``."""
+        if not self.configured or self.pin_override is False:
+            return None
+        if self.pin_override:
+            return PinnedBy.OPERATOR
+        if self.spec.pinned:
+            return PinnedBy.CONFIG
+        return None if self.thrash_pin is None else PinnedBy.ON_THRASH
 
     @property
     def claimed(self) -> bool:

@@ -32,7 +32,7 @@ def load_ended(
     swap = Duration(at - began)
     gpu_seconds = swap / SECOND * instance.gpus.bit_count()
     model.demand.load_seconds.add(at, swap / SECOND)
-    model.demand.caused_gpu_seconds += gpu_seconds
+    model.demand.account.own.add(at, gpu_seconds)
     node.load.gpu_seconds.add(at, gpu_seconds)
     relapse = False
     if result is LoadResult.READY:
@@ -69,15 +69,16 @@ def _returned(node: Node, model: Model, booked_at: Instant, gpu_seconds: float) 
     """Count a finished load, charge it, and apply the early rule."""
     demand = model.demand
     demand.loads.append(node.at)
+    demand.account.loads += 1
     by = demand.returned(node.at, model.lhat, booked_at)
     culprit = None if by is None else node.models.get(by)
     if culprit is not None:
-        culprit.demand.caused_gpu_seconds += gpu_seconds
+        culprit.demand.account.charge(node.at, model.name, gpu_seconds)
     if demand.recent_loads(node.at) >= LOADS_NEEDED:
         node.load.watch(model.name, node.at)
     if demand.relapsing(node.at):
         node.load.watch(model.name, node.at)
-        _set_verdict(node, model, Verdict.THRASHING)
+        set_verdict(node, model, Verdict.THRASHING)
 
 
 def evaluate(node: Node) -> None:
@@ -89,8 +90,9 @@ def evaluate(node: Node) -> None:
             del load.watched[name]
             continue
         verdict = model.demand.judge(node.at, model.lhat)
-        _set_verdict(node, model, verdict)
-        if verdict not in (Verdict.THRASHING, Verdict.MARGINAL) and model.demand.recent_loads(node.at) < LOADS_NEEDED:
+        set_verdict(node, model, verdict)
+        well = verdict not in (Verdict.THRASHING, Verdict.MARGINAL)
+        if well and model.demand.recent_loads(node.at) < LOADS_NEEDED and model.thrash_pin is None:
             del load.watched[name]
     load.next_evaluation = Instant(node.at + EVALUATE_EVERY) if load.watched else None
     _judge_node(node)
@@ -110,7 +112,8 @@ def _judge_node(node: Node) -> None:
     node.out.append(NodeLoadChanged(before, load.verdict, fraction, detail))
 
 
-def _set_verdict(node: Node, model: Model, verdict: Verdict) -> None:
+def set_verdict(node: Node, model: Model, verdict: Verdict) -> None:
+    """Give a model another verdict, and say so if it is another one."""
     demand, before = model.demand, model.demand.verdict
     demand.verdict = verdict
     demand.partner = demand.alternates_with(node.at) if verdict is Verdict.THRASHING else None

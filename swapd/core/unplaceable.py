@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from swapd.core.boards import Boards, boards_for
 from swapd.core.catalog import ModelSpec, NvlinkUse, SchedulingSettings
+from swapd.core.ids import Bytes
 from swapd.core.sentences import gpu_condition, gpu_list, number, size
 from swapd.core.state import Need
 from swapd.core.suitable import is_able, is_named, is_unregistered, mask
@@ -38,7 +39,9 @@ def why_unplaceable(topology: NodeTopology, spec: ModelSpec, settings: Schedulin
 
 def wanted(spec: ModelSpec, need: Need) -> str:
     """Return what a model needs, as the first half of a sentence."""
-    return f"{spec.name} needs {number(need.gpus, 'GPU')} with {size(need.bytes_per_gpu)} each"
+    configured = spec.footprint.bytes_per_gpu
+    origin = "" if need.bytes_per_gpu == configured else f" (as measured; configured are {size(configured)})"
+    return f"{spec.name} needs {number(need.gpus, 'GPU')} with {size(need.bytes_per_gpu)} each{origin}"
 
 
 def obstacle(topology: NodeTopology, boards: Boards, need: Need, *, require_fabric: bool) -> Obstacle | None:
@@ -75,11 +78,20 @@ def _of_kind(known: Sequence[Gpu], need: Need, unknown: int) -> Obstacle | None:
 def _of_size(topology: NodeTopology, fitting: Sequence[Gpu], need: Need, unknown: int) -> Obstacle | None:
     """Look for enough of them with enough memory, and for enough host memory."""
     if len(fitting) + unknown < need.gpus:
-        return Obstacle("this node can never hold that")
+        return Obstacle(f"this node can never hold that: {_too_small(topology, fitting, need)}")
     most = topology.host_bytes
     if most is not None and need.host_bytes > most:
         return Obstacle(f"it also needs {size(need.host_bytes)} of host memory, and models may take {size(most)} here")
     return None
+
+
+def _too_small(topology: NodeTopology, fitting: Sequence[Gpu], need: Need) -> str:
+    if len(topology.gpus) < need.gpus:
+        return f"it has {number(len(topology.gpus), 'GPU')}"
+    if fitting:
+        return f"{_only(fitting)} {'have' if len(fitting) > 1 else 'has'} so much memory"
+    suited = [gpu.memory_bytes for gpu in topology.gpus if is_named(gpu, need) and is_able(gpu, need)]
+    return f"the largest GPU for it has {size(Bytes(max(suited)))}"
 
 
 def _in_one_set(boards: Boards, fitting: Sequence[Gpu], need: Need, unknown: int) -> Obstacle | None:

@@ -3,7 +3,7 @@
 * load ratio ρ = expected load time × rate of episodes: the share of time it would load if every episode were cold.
 * load fraction f = measured seconds of loading (whole swaps) over time.
 * An episode is a request that comes at least ten seconds after the model went idle: a burst is one.
-* Rates decay with τ = 30 min, so silence lowers them; the divisor corrects for a short history.
+* Rates decay with τ = 30 min (``decay``), so silence lowers them; the divisor corrects for a short history.
 * Verdicts are taken on a timer. Only the early rule speaks at once: a model that is back three times within a quarter
   of an hour, each time soon after its own eviction, is thrashing, and who evicted it most is named.
 * A node that spends 15 % of its time loading is marginal, with 30 % its pool of models is thrashing; that is taken back
@@ -11,21 +11,28 @@
 * Each reload is charged to the model whose load had evicted it.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from swapd.core.accounts import HOUR_S, Account, Costs
+from swapd.core.decay import Decayed
 from swapd.core.ids import SECOND, Duration, Instant, ModelName
 from swapd.core.reasons import Verdict
 
-TAU: Final = Duration(1800 * SECOND)
 EPISODE_GAP: Final = Duration(10 * SECOND)
 LOADS_WINDOW: Final = Duration(3600 * SECOND)
 LEARNING: Final = Duration(900 * SECOND)
 EVALUATE_EVERY: Final = Duration(60 * SECOND)
 LOADS_NEEDED: Final = 3
+#: load ratio and load fraction from which swapping is no longer well, or does not pay; and to which it then has to fall
+MARGINAL_RATIO: Final = 0.2
+MARGINAL_FRACTION: Final = 0.1
+THRASHING_RATIO: Final = 0.5
+THRASHING_FRACTION: Final = 0.2
+RELIEF_RATIO: Final = 0.33
+RELIEF_FRACTION: Final = 0.1
 EARLY_RELOADS: Final = 3
 EARLY_WINDOW: Final = Duration(900 * SECOND)
 EARLY_LOAD_TIMES: Final = 5
@@ -37,32 +44,13 @@ _LONG_AGO: Final = Instant(-(1 << 62))
 
 
 @dataclass(slots=True)
-class Decayed:
-    """A sum whose terms fade with τ."""
-
-    value: float = 0.0
-    at: Instant = Instant(0)
-
-    def add(self, at: Instant, amount: float) -> None:
-        """Add an amount now."""
-        self.value = self.value * math.exp((self.at - at) / TAU) + amount
-        self.at = at
-
-    def rate(self, at: Instant, since: Instant) -> float:
-        """Return the amount per second, for a sum that began at ``since``."""
-        if at <= since:
-            return 0.0
-        window_s = TAU / SECOND * -math.expm1((since - at) / TAU)
-        return self.value * math.exp((self.at - at) / TAU) / window_s
-
-
-@dataclass(slots=True)
 class Demand:
     """What one model is asked for and what its loads cost."""
 
     began: Instant = Instant(0)
-    #: requests so far, for "before two requests there is no mean"
+    #: requests since the daemon's start, and those that an earlier run had counted
     arrivals: int = 0
+    recalled: int = 0
     requests: Decayed = field(default_factory=Decayed)
     episodes: Decayed = field(default_factory=Decayed)
     load_seconds: Decayed = field(default_factory=Decayed)
@@ -75,7 +63,7 @@ class Demand:
     evicted_by: ModelName | None = None
     #: reloads soon after its own eviction: when, and who had evicted it
     relapses: deque[tuple[Instant, ModelName]] = field(default_factory=lambda: deque(maxlen=8))
-    caused_gpu_seconds: float = 0.0
+    account: Account = field(default_factory=Account)
     verdict: Verdict = Verdict.UNKNOWN
     partner: ModelName | None = None
 
@@ -110,11 +98,28 @@ class Demand:
     def inter_arrival(self, at: Instant) -> Duration | None:
         """Return the mean time between requests; ``None`` before two of them."""
         rate = self.requests.rate(at, self.began)
-        return Duration(round(SECOND / rate)) if self.arrivals > 1 and rate else None
+        return Duration(round(SECOND / rate)) if self.arrivals + self.recalled > 1 and rate else None
 
     def recent_loads(self, at: Instant) -> int:
         """Return how many loads ended within the last hour."""
         return sum(1 for ended in self.loads if at - ended <= LOADS_WINDOW)
+
+    def totals(self) -> Costs:
+        """Return what it has cost since the daemon's start."""
+        account = self.account
+        own, charged, waited = account.own.total, account.charged.total, account.waited.total
+        return Costs(self.arrivals, account.loads, own, charged, waited)
+
+    def hourly(self, at: Instant) -> Costs:
+        """Return what it costs an hour at present; loads are those of the last hour."""
+        account, since = self.account, self.began
+        return Costs(
+            HOUR_S * self.requests.rate(at, since),
+            self.recent_loads(at),
+            account.own.per_hour(at, since),
+            account.charged.per_hour(at, since),
+            account.waited.per_hour(at, since),
+        )
 
     def relapsing(self, at: Instant) -> bool:
         """Say whether the early rule holds now."""
@@ -125,12 +130,12 @@ class Demand:
         if self.relapsing(at):
             return Verdict.THRASHING
         ratio, fraction = self.load_ratio(at, lhat), self.load_fraction(at)
-        if self.verdict is Verdict.THRASHING and ratio >= 0.33 and fraction >= 0.1:
+        if self.verdict is Verdict.THRASHING and ratio >= RELIEF_RATIO and fraction >= RELIEF_FRACTION:
             return Verdict.THRASHING
         if at - self.began < LEARNING:
             return Verdict.UNKNOWN
-        if ratio >= 0.2 and fraction >= 0.1 and self.recent_loads(at) >= LOADS_NEEDED:
-            if ratio >= 0.5 and fraction >= 0.2:
+        if ratio >= MARGINAL_RATIO and fraction >= MARGINAL_FRACTION and self.recent_loads(at) >= LOADS_NEEDED:
+            if ratio >= THRASHING_RATIO and fraction >= THRASHING_FRACTION:
                 return Verdict.THRASHING
             return Verdict.MARGINAL
         return Verdict.OK

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swapd.core.catalog import Mode, Priority
+from swapd.core.accounts import Costs
+from swapd.core.catalog import Mode, OnThrash, Priority
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
-from swapd.core.reasons import Stage, State, Verdict, WaitingFor
+from swapd.core.reasons import Move, PinnedBy, Stage, State, Verdict, WaitingFor
+from swapd.core.tiers import Week
 from swapd.core.topology import GpuHealth, NodeTopology
 
 
@@ -37,7 +39,8 @@ class ModelView:
     #: the instance that serves or will serve it; ``None``: absent
     instance: InstanceView | None
     configured: bool
-    pinned: bool
+    #: who has pinned it; ``None``: it is not pinned
+    pinned_by: PinnedBy | None
     priority: Priority
     queued: Mapping[WaitingFor, int]
     #: since when the oldest waiter waits
@@ -45,6 +48,8 @@ class ModelView:
     in_flight: int
     #: expected load time (median of the last five, or the estimate)
     load_estimate: Duration
+    #: number of GPUs it needs
+    gpus: int
     #: memory per GPU as configured, bytes
     declared_bytes: Bytes
     #: memory per GPU as measured when it was ready last, bytes; ``None``: never, the configured figure counts
@@ -58,14 +63,31 @@ class ModelView:
     partner: ModelName | None
     #: mean time between requests; ``None`` before two requests
     inter_arrival: Duration | None
-    #: GPU-seconds of loading this model caused: its own loads and the reloads of models it evicted
-    caused_gpu_seconds: float
+    #: what it has cost since the daemon's start, and what it costs an hour at present
+    totals: Costs
+    hourly: Costs
+    #: whom its loads have evicted within about a day, and the GPU-seconds of their reloads; the most first
+    evicts: tuple[tuple[ModelName, float], ...]
+    #: what the hourly counts of a week say; ``None``: not told yet
+    week: Week | None
+    #: where it had better be, as last said
+    move: Move
     consecutive_failures: int
     #: not tried again before this; ``None``: no cool-down
     cooling_until: Instant | None
     last_error: str
     #: the latest decisions about this model, oldest first: (when, one sentence)
     story: tuple[tuple[Instant, str], ...]
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is never evicted, and loaded whenever absent."""
+        return self.pinned_by is not None
+
+    @property
+    def caused_gpu_seconds(self) -> float:
+        """GPU-seconds of loading it has caused since the daemon's start, own and charged."""
+        return self.totals.caused_gpu_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +158,11 @@ class NodeView:
     loads_running: int
     #: GPU-weighted share of the node's time spent loading, 0–1
     load_fraction: float
+    #: the verdict on that share
+    load_verdict: Verdict
+    #: ``None``: no limit
+    max_pinned_gpus: int | None
+    on_thrash: OnThrash
     stale_facts: int
     #: the latest decisions of the node as a whole, oldest first
     story: tuple[tuple[Instant, str], ...]

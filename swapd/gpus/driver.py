@@ -16,7 +16,7 @@ from swapd.gpus.errors import (
     NvmlTimeoutError,
 )
 
-_GO_ON: Final = "models that are loaded go on serving, new ones wait"
+_GO_ON: Final = "models that are loaded go on serving, no other can be loaded"
 
 _SENTENCES: Final[Mapping[DriverState, str]] = {
     DriverState.VIRTUAL: "",
@@ -27,10 +27,11 @@ _SENTENCES: Final[Mapping[DriverState, str]] = {
     DriverState.NOT_LOADED: "the NVIDIA kernel driver is not loaded ({error}): load it; swapd goes on looking",
     DriverState.MISMATCH: "the NVIDIA library and kernel driver do not match ({error}), as after an upgrade: reload "
     f"the driver or reboot, or restart swapd if the library is the older one; {_GO_ON}",
-    DriverState.STALLED: f"NVML has not answered in time: {_GO_ON} until it does",
+    DriverState.STALLED: f"NVML has not answered in time, look at the kernel log: {_GO_ON} until it does",
     DriverState.FAILED: "every GPU answers with an error ({error}); a container that has lost its devices must be made "
     f"anew; {_GO_ON}",
-    DriverState.RELEASED: "the GPUs are let go for an operator: no model is loaded until they are taken back",
+    DriverState.RELEASED: "the GPUs are let go for an operator: no model is loaded until they are taken back (swapd "
+    "release-gpus --take-back)",
 }
 
 

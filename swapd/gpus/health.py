@@ -103,12 +103,14 @@ class Condition:
 def after_poll(before: Condition, signs: Signs, patience: Patience) -> Condition:
     """Return a GPU's condition after a poll of it."""
     if signs.answer is Answer.LOST:
-        return replace(before, lost=before.lost or f"lost: {signs.error}", failing=0, clean=0)
+        return replace(
+            before, lost=before.lost or f"{signs.error}; look for Xid 79 in the kernel log", failing=0, clean=0
+        )
     if signs.answer is Answer.ERROR:
         failing = before.failing + 1
         lost = before.lost
         if failing >= patience.bad and not lost:
-            lost = f"cannot be read: {signs.error}, {failing} polls in a row"
+            lost = f"cannot be read: {signs.error}, {failing} polls in a row; look at the kernel log"
         return replace(before, lost=lost, failing=failing, clean=0)
     fewest = min((n for n in (before.uncorrectable, signs.uncorrectable) if n is not None), default=None)
     after = replace(before, failing=0, uncorrectable=fewest)

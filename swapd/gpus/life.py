@@ -48,11 +48,13 @@ class Life:
 
     def want(self, *, wanted: bool) -> None:
         """Say whether NVML is to be used; the task acts on it as soon as no call runs."""
+        if wanted is self._wanted:
+            return
         self._wanted = wanted
         self._tries = 0
-        self.tried.clear()
-        if wanted:
+        if self.let_go.is_set():
             self.let_go.clear()
+            self.tried.clear()
         self._rounds.wake()
 
     @property

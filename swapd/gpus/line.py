@@ -48,6 +48,9 @@ class Line:
         timer = asyncio.get_running_loop().call_later(deadline / SECOND, is_overdue)
         try:
             return await answer
+        except asyncio.CancelledError:
+            overdue = False  # it has not come: nobody waits for it any more
+            raise
         finally:
             timer.cancel()
             if overdue:

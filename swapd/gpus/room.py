@@ -91,11 +91,9 @@ class Gpus:
 
     async def release(self) -> str:
         """Let go of NVML; return why that could not be done, or an empty string."""
-        if not self._life.wanted:
-            return ""
         if not self._hanging.is_set():
             self._life.want(wanted=False)
-            await self._first(self._life.let_go, self._hanging)
+        await self._first(self._life.let_go, self._hanging)
         if not self._life.let_go.is_set() or self._life.begun:
             refused = self._life.let_go.is_set()
             self._life.want(wanted=True)
@@ -157,10 +155,8 @@ class Gpus:
         self._closing = True
         limit = self._settings.poll_deadline / SECOND
         if self._task is not None:
-            if self._life.wanted:
-                self._life.want(wanted=False)
-            if not self._hanging.is_set():
-                await self._first(self._life.let_go, self._hanging, timeout=limit)
+            self._life.want(wanted=False)
+            await self._first(self._life.let_go, self._hanging, timeout=limit)
             self._task.cancel()
             await asyncio.wait((self._task,))
         self._rounds.part()

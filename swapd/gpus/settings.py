@@ -42,7 +42,7 @@ class GpuSettings:
     #: a discovery makes thousands of calls
     discovery_deadline: Duration = Duration(60 * SECOND)
     #: the event thread looks up from its wait this often; so long may letting go of NVML take
-    event_wait: Duration = SECOND
+    event_wait: Duration = Duration(SECOND // 4)
     #: before the first and between later tries to reach a driver, doubled each time
     retry_first: Duration = SECOND
     retry_cap: Duration = Duration(60 * SECOND)

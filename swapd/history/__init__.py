@@ -1,1 +1,1 @@
-"""What must survive a restart: how long loads take, and which instance ids were given out."""
+"""What must survive a restart: load times, footprints, demand by the hour, and which instance ids were given out."""

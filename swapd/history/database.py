@@ -13,8 +13,9 @@ from typing import Final, NamedTuple, Self
 from swapd.core.catalog import Source
 from swapd.core.ids import Bytes, Duration, ModelName
 from swapd.core.reasons import Stage
+from swapd.history import demand
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 KEPT_LOADS: Final = 50
 """Rows kept per model and source."""
 KEPT_FOOTPRINTS: Final = 20
@@ -60,7 +61,7 @@ CREATE TABLE footprint (
 );
 CREATE INDEX footprint_by_model ON footprint (model, id);
 """
-_STEPS: Final = (_LOADS, _FOOTPRINTS)
+_STEPS: Final = (_LOADS, _FOOTPRINTS, demand.SCHEMA)
 """Step n takes a file of version n to version n + 1; a new file takes all of them."""
 
 
@@ -82,6 +83,11 @@ class Database:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For the functions of ``demand``."""
+        return self._connection
 
     @classmethod
     def open(cls, path: Path, *, opened: Callable[[Path], sqlite3.Connection] = connect) -> Self:

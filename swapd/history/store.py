@@ -1,4 +1,4 @@
-"""Keeps load times, measured footprints and counters across restarts, and never stands in the daemon's way.
+"""Keeps load times, measured footprints, demand and counters across restarts, and never stands in the daemon's way.
 
 Rules:
 * The file is touched on one own thread only, each call under a deadline. Nothing here blocks the event loop.
@@ -11,16 +11,20 @@ Rules:
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from swapd.aio.one_thread import OneThread, ThreadBusyError
 from swapd.aio.supervise import Tasks
+from swapd.core.accounts import Costs
 from swapd.core.catalog import Source
-from swapd.core.ids import Bytes, Duration, InstanceId, ModelName
+from swapd.core.events import DemandKnown
+from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, seconds
 from swapd.core.reasons import Stage
+from swapd.core.tiers import Tier, Week
+from swapd.history import demand
 from swapd.history.database import (
     RECENT_LOADS,
     DamagedError,
@@ -33,12 +37,15 @@ from swapd.history.database import (
     is_damaged,
     move_aside,
 )
+from swapd.history.hours import Hours, Rows
 
 INSTANCE_BLOCK: Final = 1000
 """Instance ids reserved at a time."""
 _CALL_S: Final = 5.0
 """Deadline of one call; twice the lock's timeout and then some."""
 _MAX_QUEUED: Final = 256
+_LONG_AWAY_S: Final = 30 * 86_400.0
+"""Nothing that fades is left of what is older."""
 _TROUBLES = (sqlite3.Error, OSError, NewerSchemaError, DamagedError, TimeoutError, ThreadBusyError)
 
 
@@ -50,6 +57,9 @@ class _Remembered:
     load_times: LoadTimes = field(default_factory=dict)
     footprints: dict[ModelName, Measured] = field(default_factory=dict)
     most_gpus: int = 0
+    hours: Rows = field(default_factory=dict)
+    tiers: dict[ModelName, Tier] = field(default_factory=dict)
+    record: tuple[DemandKnown, float] | None = None
 
 
 class History:
@@ -74,6 +84,7 @@ class History:
         self._trouble = ""
         self._known = _Remembered(1)
         self._reserved_below = 1
+        self._hours = Hours({}, {}, at=Instant(0), wall_s=wall())
 
     async def start(self) -> None:
         """Open the file and read it; returns within seconds whatever its state."""
@@ -146,6 +157,42 @@ class History:
             self._known.most_gpus = count
             self._write(lambda database: database.gpus_seen(count), name="record the number of GPUs")
 
+    def begin_hours(self, at: Instant) -> None:
+        """Begin to count demand by the hour; to be called once, when the totals are 0."""
+        self._hours = Hours(self._known.hours, self._known.tiers, at=at, wall_s=self._wall())
+
+    def observe_demand(self, totals: Mapping[ModelName, Costs], at: Instant) -> None:
+        """Take in each model's totals since the daemon's start; written behind the caller's back."""
+        hour, rows = self._hours.hour, self._hours.observe(totals, at=at, wall_s=self._wall())
+        self._write(lambda database: demand.write_hour(database.connection, hour, rows), name="count demand")
+        dropped = self._hours.drop()
+        if dropped:
+            self._write(lambda database: demand.forget_hours(database.connection, dropped), name="forget demand")
+
+    def weeks(self, models: Iterable[ModelName]) -> Mapping[ModelName, Week]:
+        """Return what the last 168 hours say of these models; settled tiers are kept for the next time."""
+        before = self._hours.tiers()
+        weeks = self._hours.weeks(models)
+        settled = self._hours.tiers()
+        if settled != before:
+            self._write(lambda database: demand.write_tiers(database.connection, settled), name="record tiers")
+        return weeks
+
+    def demand(self) -> tuple[DemandKnown, Duration] | None:
+        """Return what an earlier run has recorded last, and how long ago; ``None``: nothing, or not understood.
+
+        A record from the future (the clock was set back) is taken as just made.
+        """
+        if self._known.record is None:
+            return None
+        known, recorded_at_s = self._known.record
+        return known, seconds(max(0.0, min(self._wall() - recorded_at_s, _LONG_AWAY_S)))
+
+    def record_demand(self, known: DemandKnown) -> None:
+        """Keep what the next run is to be told; written behind the caller's back."""
+        at_s = self._wall()
+        self._write(lambda database: demand.write_record(database.connection, known, at_s), name="record demand")
+
     async def aclose(self) -> None:
         """Write what is queued, within seconds, and close the file."""
         await asyncio.sleep(0)  # writes ordered in this turn take their place in the queue before the end does
@@ -204,7 +251,15 @@ class History:
         database = self._open()
         first = database.next_instance() or fallback
         database.reserve_instances(first + INSTANCE_BLOCK)
-        return _Remembered(first, database.load_times(), database.footprints(), database.most_gpus())
+        return _Remembered(
+            first,
+            database.load_times(),
+            database.footprints(),
+            database.most_gpus(),
+            demand.hours(database.connection),
+            demand.tiers(database.connection),
+            demand.read_record(database.connection),
+        )
 
     def _close(self) -> None:
         if self._database is not None:

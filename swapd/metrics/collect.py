@@ -20,8 +20,10 @@ from swapd.core.commands import (
     NodeLoadChanged,
     Note,
     Placed,
+    PromotionAdvised,
     ReleaseConfirmed,
     StaleFact,
+    ThrashPinChanged,
     Transitioned,
     VerdictChanged,
 )
@@ -127,8 +129,10 @@ class Metrics:
                 self._slots.counter("swapd_eviction_blocked_total").add((block.value,))
             case Transitioned() | VerdictChanged() | NodeLoadChanged() | CoolingDown() | StaleFact():
                 pass  # read from the snapshot, like the next
-            case FootprintMeasured() | GpuChanged() | DriverChanged():
+            case FootprintMeasured() | GpuChanged() | DriverChanged() | PromotionAdvised():
                 pass
+            case ThrashPinChanged(model=model, action=action):
+                self._slots.counter("swapd_thrash_pins_total").add((self._label(model), action.value))
             case Placed(quality=quality):
                 self._slots.counter("swapd_placements_total").add((quality.value,))
             case ReleaseConfirmed(after=after, by=by):

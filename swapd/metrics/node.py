@@ -7,7 +7,9 @@ an instance show only in the in-flight requests, under ``__unknown__``.
 from collections.abc import Callable, Mapping
 
 from swapd.core.ids import SECOND
-from swapd.core.reasons import State, Verdict, WaitingFor
+from swapd.core.promotion import report
+from swapd.core.reasons import PinnedBy, State, Verdict, WaitingFor
+from swapd.core.tiers import Tier
 from swapd.core.view import ModelView
 from swapd.metrics.gpus import GPU_METRICS
 from swapd.metrics.now import Now, Samples, one
@@ -81,6 +83,31 @@ def _oldest(now: Now) -> Samples:
     }
 
 
+def _promotions(now: Now) -> Samples:
+    return {
+        (advice.model.model, tier.value): float(advice.tier is tier)
+        for advice in report(now.view)
+        for tier in (Tier.HOT, Tier.WARM)
+    }
+
+
+def _tiers(now: Now) -> Samples:
+    return {
+        (model.model, model.week.tier.value): 1.0
+        for model in now.view.models
+        if model.configured and model.week is not None
+    }
+
+
+def _loading(now: Now) -> Samples:
+    values: dict[Labels, float] = {}
+    for model in now.view.models:
+        if model.configured:
+            values[(model.model, "own")] = model.totals.own_gpu_seconds
+            values[(model.model, "charged")] = model.totals.charged_gpu_seconds
+    return values
+
+
 NODE_METRICS: Mapping[str, Callable[[Now], Samples]] = {
     "swapd_build_info": lambda now: {(now.version, now.revision): 1.0},
     "swapd_ready": one(lambda now: float(now.ready)),
@@ -102,6 +129,14 @@ NODE_METRICS: Mapping[str, Callable[[Now], Samples]] = {
     "swapd_model_load_fraction": _per_model(lambda model: model.load_fraction),
     "swapd_model_thrashing": _per_model(lambda model: float(model.verdict is Verdict.THRASHING)),
     "swapd_node_load_fraction": one(lambda now: now.view.load_fraction),
+    "swapd_node_thrashing": one(lambda now: float(now.view.load_verdict is Verdict.THRASHING)),
+    "swapd_promotion_recommended": _promotions,
+    "swapd_model_tier": _tiers,
+    "swapd_model_week_requests_per_hour": _per_model(
+        lambda model: None if model.week is None else model.week.requests_per_hour
+    ),
+    "swapd_model_loading_gpu_seconds_total": _loading,
+    "swapd_model_thrash_pinned": _per_model(lambda model: 1.0 if model.pinned_by is PinnedBy.ON_THRASH else None),
     "swapd_model_declared_bytes": _per_model(lambda model: model.declared_bytes),
     "swapd_model_measured_bytes": _per_model(lambda model: model.measured_bytes),
     **GPU_METRICS,

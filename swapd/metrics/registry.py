@@ -2,7 +2,7 @@
 
 Rules: base units with the unit last in the name, counters end in ``_total``, ratios are 0–1. The label ``model`` takes
 configured names only; whatever else a client sends is ``__unknown__``. Only the load duration is a histogram per model:
-50 models on eight GPUs make some 3,000 series. The defaults of the client library (``process_*``, ``python_*``) come
+50 models on eight GPUs make some 3,300 series. The defaults of the client library (``process_*``, ``python_*``) come
 on top.
 """
 
@@ -78,6 +78,44 @@ _MODELS: Final = (
         "swapd_node_load_fraction",
         (),
         "Share of the node's GPU time spent loading; warn at 0.15, 0.3 is a thrashing pool.",
+    ),
+)
+
+_VIABILITY: Final = (
+    gauge(
+        "swapd_promotion_recommended",
+        ("model", "tier"),
+        "1 when the model had better move: warm, pinned on this node; hot, to GPUs of its own. swapd report says why.",
+    ),
+    gauge(
+        "swapd_model_tier",
+        ("model", "tier"),
+        "Always 1; the label says which tier a week of hourly counts makes of the model. Absent before that is known.",
+    ),
+    gauge(
+        "swapd_model_week_requests_per_hour",
+        ("model",),
+        "Mean requests per hour over the hours of the last week in which the model was observed; absent before.",
+    ),
+    counter(
+        "swapd_model_loading_gpu_seconds_total",
+        ("model", "kind"),
+        "GPU-seconds of loading that the model has caused: own, its loads; charged, reloads of models it had evicted.",
+    ),
+    gauge(
+        "swapd_model_thrash_pinned",
+        ("model",),
+        "1 while the node has pinned the model because it thrashed; absent otherwise.",
+    ),
+    counter(
+        "swapd_thrash_pins_total",
+        ("model", "action"),
+        "What on_thrash: pin has done about a thrashing model: pinned, refused, lifted.",
+    ),
+    gauge(
+        "swapd_node_thrashing",
+        (),
+        "1 when the verdict on the node's load fraction is thrashing: no setting helps then.",
     ),
 )
 
@@ -267,7 +305,7 @@ _NVML: Final = (
     counter("swapd_nvml_errors_total", ("function", "code"), "Calls into the driver's library that failed."),
 )
 
-METRICS: Final = (*_DAEMON, *_REQUESTS, *_MODELS, *_LOADS, *_GPUS, *_NVML)
+METRICS: Final = (*_DAEMON, *_REQUESTS, *_MODELS, *_LOADS, *_VIABILITY, *_GPUS, *_NVML)
 """Every metric, in the order of the page."""
 
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

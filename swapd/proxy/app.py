@@ -10,30 +10,30 @@ from typing import Final
 
 import msgspec
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
 
 from swapd.proxy import models_api
 from swapd.proxy.body import Body
 from swapd.proxy.budget import Budget
 from swapd.proxy.desk import Desk
 from swapd.proxy.dialects import Dialect
-from swapd.proxy.errors import error_response, internal_error, invalid, method_not_allowed, not_found
+from swapd.proxy.errors import error_response, internal_error, invalid, method_not_allowed, not_found, unknown_version
 from swapd.proxy.exchange import Exchange
 from swapd.proxy.failure import Failure, RefusedError
+from swapd.proxy.front.server import FrontServer
 from swapd.proxy.gate import Gate
 from swapd.proxy.inference import serve
 from swapd.proxy.ready import ReadyModels
 from swapd.proxy.relay import AiohttpRelay, Relay
 from swapd.proxy.request_id import HEADER, request_id_of
-from swapd.proxy.routes import Kind, Match, dialect_of, find
-from swapd.proxy.server import HttpServer
+from swapd.proxy.routes import FORWARDED, Match, dialect_of, find
 from swapd.proxy.services import Services
 from swapd.proxy.settings import ProxySettings
 
 _HEAD_LIMIT: Final = 16 << 10
+_VERSIONS: Final = frozenset((HttpVersion10, HttpVersion11))
 _SHUTDOWN_S: Final = 1.0
 """For requests still running when the server is closed; the core's drain has come before that."""
-_FORWARDED: Final = frozenset((Kind.INFERENCE, Kind.UPSTREAM, Kind.WEBSOCKET))
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class FrontDoor:
 
     def __init__(self, services: Services, settings: ProxySettings, *, relay: Relay | None = None) -> None:
         self.gate: Final = Gate(post=services.post, now=services.now, next_request_id=services.next_request_id)
-        self._desk = Desk(
+        desk = Desk(
             services=services,
             settings=settings,
             gate=self.gate,
@@ -51,33 +51,43 @@ class FrontDoor:
             budget=Budget(settings.max_buffered),
             ready=ReadyModels(services.view, services.now),
         )
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of the bodies held in memory."""
-        return self._desk.budget.used
-
-    def reconfigure(self, settings: ProxySettings) -> None:
-        """Use other limits and times for requests that arrive from now on."""
-        self._desk.budget.limit = settings.max_buffered
-        self._desk = dataclasses.replace(self._desk, settings=settings)
-
-    def runner(self) -> web.ServerRunner:
-        """Return a runner for ``web.TCPSite`` and the like."""
-        server = HttpServer(
+        self._server = FrontServer(
             self.handle,
             self._malformed,
-            head_timeout=self._desk.settings.head_timeout,
+            desk=desk,
             handler_cancellation=True,
             auto_decompress=False,
             access_log=None,
             max_line_size=_HEAD_LIMIT,
             max_field_size=_HEAD_LIMIT,
         )
-        return web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN_S)
+
+    @property
+    def _desk(self) -> Desk:
+        return self._server.desk
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the bodies held in memory."""
+        return self._desk.budget.used
+
+    @property
+    def engine_connections(self) -> int:
+        """Number of connections that the fast path has to engines, idle or not."""
+        return self._server.engine_connections
+
+    def reconfigure(self, settings: ProxySettings) -> None:
+        """Use other limits and times for requests that arrive from now on."""
+        self._desk.budget.limit = settings.max_buffered
+        self._server.desk = dataclasses.replace(self._desk, settings=settings)
+
+    def runner(self) -> web.ServerRunner:
+        """Return a runner for ``web.TCPSite`` and the like."""
+        return web.ServerRunner(self._server, handle_signals=False, shutdown_timeout=_SHUTDOWN_S)
 
     async def aclose(self) -> None:
         """Close the connections to the engines."""
+        self._server.close_engines()
         await self._desk.relay.aclose()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -100,13 +110,17 @@ class FrontDoor:
     async def _route(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         target = _origin_form(request.raw_path)
         path = target.partition("?")[0]
+        if request.version not in _VERSIONS:
+            response = self._error(unknown_version(), dialect_of(path), request_id)
+            response.force_close()
+            return response
         match = find(path)
         if match is None or "#" in target:
             return self._error(not_found(path), dialect_of(path), request_id)
         methods = match.route.methods
         if methods and request.method not in methods:
             return self._error(method_not_allowed(request.method, methods), match.route.dialect, request_id)
-        if match.route.kind in _FORWARDED:
+        if match.route.kind in FORWARDED:
             exchange = Exchange(
                 request=request,
                 match=match,

@@ -7,7 +7,7 @@ floor after its first minute.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from swapd.core.ids import SECOND
 from swapd.core.reasons import Rejection
 from swapd.proxy.budget import Budget
-from swapd.proxy.errors import failure_of, invalid, refuse
+from swapd.proxy.errors import failure_of, invalid
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.settings import ProxySettings
 
@@ -59,6 +59,12 @@ def buffer_full() -> Failure:
     return failure_of(Rejection.BUFFER_FULL, "Waiting requests fill the node's buffer (http.max_buffered); try again.")
 
 
+def too_slow() -> Failure:
+    """Return the failure for an upload that does not get on."""
+    message = "The upload stalled or was too slow; the body must arrive without long pauses."
+    return invalid(message, status=408, code="upload_timeout")
+
+
 async def read_body(request: web.BaseRequest, body: Body, settings: ProxySettings) -> None:
     """Read the whole body into ``body``; raises ``RefusedError``, and ``ConnectionError`` if the client has gone.
 
@@ -81,10 +87,10 @@ async def read_body(request: web.BaseRequest, body: Body, settings: ProxySetting
     try:
         await _read(request, body, settings)
     except TimeoutError:
-        message = "The upload stalled or was too slow; the body must arrive without long pauses."
-        raise RefusedError(invalid(message, status=408, code="upload_timeout")) from None
+        raise RefusedError(too_slow()) from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
-        raise refuse("The body breaks off or its chunks are malformed.") from error
+        # where the next request would begin is not known
+        raise RefusedError(replace(invalid("The body breaks off or its chunks are malformed."), close=True)) from error
 
 
 async def _read(request: web.BaseRequest, body: Body, settings: ProxySettings) -> None:
@@ -92,10 +98,14 @@ async def _read(request: web.BaseRequest, body: Body, settings: ProxySettings) -
     start = loop.time()
     content = request.content
     while not content.at_eof():
-        slow = settings.upload_grace / SECOND + body.size / settings.upload_min_rate
-        deadline = min(loop.time() + settings.upload_stall / SECOND, start + slow)
-        async with asyncio.timeout_at(deadline):
+        async with asyncio.timeout_at(upload_deadline(settings, start, loop.time(), body.size)):
             body.add(await content.readany(), settings.max_body)
+
+
+def upload_deadline(settings: ProxySettings, start: float, last: float, size: int) -> float:
+    """Return the loop time by which an upload must get on that began at ``start`` and has sent ``size`` bytes."""
+    slow = settings.upload_grace / SECOND + size / settings.upload_min_rate
+    return min(last + settings.upload_stall / SECOND, start + slow)
 
 
 async def _invite(request: web.BaseRequest) -> None:

@@ -115,6 +115,29 @@ def method_not_allowed(method: str, allowed: tuple[str, ...]) -> Failure:
     return replace(failure, headers={hdrs.ALLOW: names})
 
 
+def cut_off() -> Failure:
+    """Return the failure for a request that the core has ordered to break off."""
+    message = "The model is leaving its GPUs and the time to finish its requests is over."
+    return failure_of(Rejection.DRAINING, message)
+
+
+def overdue(limit: Duration) -> Failure:
+    """Return the failure for a request that its engine has held for longer than its model allows."""
+    message = f"The engine has not ended its answer within {limit / SECOND:g} s (request_timeout)."
+    return failure_of(Rejection.UPSTREAM_TIMEOUT, message)
+
+
+def not_passed_on(why: str) -> Failure:
+    """Return the failure for an answer that is malformed or broke off."""
+    message = f"The engine's answer cannot be passed on: {why}. Its log may say why."
+    return failure_of(Rejection.UPSTREAM_FAILED, message)
+
+
+def unknown_version() -> Failure:
+    """Return the failure for a version of HTTP that is not spoken here."""
+    return invalid("Only HTTP/1.1 and HTTP/1.0 are spoken here.", status=505, code="http_version")
+
+
 def internal_error() -> Failure:
     """Return the failure for a bug in swapd."""
     return Failure(500, "api_error", "internal_error", "swapd failed to handle this request; its log says why.")
@@ -136,14 +159,19 @@ def retry_headers(failure: Failure, random: Callable[[], float]) -> dict[str, st
     return {hdrs.RETRY_AFTER: str(seconds), "retry-after-ms": str(milliseconds)}
 
 
-def error_response(failure: Failure, dialect: Dialect, request_id: str, random: Callable[[], float]) -> web.Response:
-    """Return the whole answer for a failure."""
+def error_headers(failure: Failure, request_id: str, random: Callable[[], float]) -> dict[str, str]:
+    """Return the headers of the answer for a failure, but for those of its body."""
     headers = {**retry_headers(failure, random), **failure.headers, "x-request-id": request_id, hdrs.SERVER: "swapd"}
     if failure.reason is not None:
         headers["x-swapd-reason"] = failure.reason.value
+    return headers
+
+
+def error_response(failure: Failure, dialect: Dialect, request_id: str, random: Callable[[], float]) -> web.Response:
+    """Return the whole answer for a failure."""
     response = web.Response(
         status=failure.status,
-        headers=headers,
+        headers=error_headers(failure, request_id, random),
         body=error_body(dialect, failure, request_id),
         content_type="application/json",
     )

@@ -27,7 +27,7 @@ from swapd.proxy.services import Services
 from swapd.proxy.usage import UsageReader
 
 EVENT_STREAM: Final = "text/event-stream"
-_STREAMS: Final = frozenset((EVENT_STREAM, "application/x-ndjson", "application/ndjson"))
+STREAMS: Final = frozenset((EVENT_STREAM, "application/x-ndjson", "application/ndjson"))
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
@@ -40,7 +40,7 @@ async def begin(exchange: Exchange, answer: Answer) -> web.StreamResponse:
     """Send the head of the engine's answer."""
     headers = for_client(answer.headers, exchange.request_id)
     headers.setdefault(hdrs.SERVER, "swapd")
-    if media_type(answer) in _STREAMS:
+    if media_type(answer) in STREAMS:
         headers["x-accel-buffering"] = "no"
     if exchange.lease is not None and exchange.lease.grant is not None:
         headers.update(start_headers(exchange.lease.grant))
@@ -108,7 +108,7 @@ async def _break_off(exchange: Exchange, response: web.StreamResponse, failure: 
     response.force_close()
     if transport is None or transport.is_closing():
         return
-    is_stream = response.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower() in _STREAMS
+    is_stream = response.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower() in STREAMS
     framed = exchange.request.version >= HttpVersion11 or hdrs.CONTENT_LENGTH in response.headers
     if is_stream and hdrs.CONTENT_ENCODING not in response.headers:
         with suppress(TimeoutError, ConnectionError):

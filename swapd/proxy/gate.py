@@ -27,6 +27,25 @@ class RejectedError(Exception):
 class Lease:
     """One request's place, from its arrival to its end."""
 
+    __slots__ = (
+        "_gate",
+        "_timer",
+        "_waiter",
+        "answer",
+        "arrived",
+        "cold_start",
+        "grant",
+        "is_cut",
+        "is_overdue",
+        "limit",
+        "model",
+        "on_answer",
+        "on_break",
+        "outcome",
+        "request",
+        "waited",
+    )
+
     def __init__(self, gate: "Gate", request: RequestId, model: ModelName, limit: Duration | None) -> None:
         self.request: Final = request
         self.model: Final = model
@@ -43,28 +62,31 @@ class Lease:
         self.is_cut = False
         #: it has been granted for longer than its limit
         self.is_overdue = False
-        #: called when either happens; set by whoever serves the request
+        #: called when either happens, inside a post, too, so it must not post; set by whoever serves the request
         self.on_break: Callable[[], None] | None = None
+        #: called when the core answers a request that has been waiting; inside a post, so it must not post
+        self.on_answer: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
+        #: the core's latest; ``None``: it owes one
+        self.answer: Grant | Reject | None = None
         self._gate = gate
-        self._answer: Grant | Reject | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waits(self) -> bool:
         """Tell whether the core still owes an answer."""
-        return self._answer is None
+        return self.answer is None
 
     async def wait(self, timeout_s: float | None = None) -> Grant | None:
         """Return the grant, or ``None`` after ``timeout_s``; raises ``RejectedError``. May be called again."""
-        if self._answer is None:
+        if self.answer is None:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await asyncio.wait((self._waiter,), timeout=timeout_s)
             finally:
                 self._waiter = None
-        answer = self._answer
+        answer = self.answer
         if isinstance(answer, Reject):
             raise RejectedError(answer)
         return answer
@@ -72,7 +94,7 @@ class Lease:
     def upstream_failed(self) -> None:
         """Report that the granted instance gave no byte of an answer; then wait again."""
         assert self.grant is not None
-        self._answer = None
+        self.answer = None
         self._stop_timer()
         failed = self.grant
         self._gate.post(UpstreamFailed(self._gate.now(), self.request, failed.instance))
@@ -86,7 +108,7 @@ class Lease:
 
     def settle(self, answer: Grant | Reject) -> None:
         """Take the core's answer."""
-        self._answer = answer
+        self.answer = answer
         # a refusal after a failed attempt did not wait again
         self.waited = max(self.waited, answer.waited)
         self.cold_start = self.cold_start or answer.cold_start
@@ -96,6 +118,8 @@ class Lease:
                 self._timer = asyncio.get_running_loop().call_later(self.limit / SECOND, self.run_over)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+        if self.on_answer is not None:
+            self.on_answer()
 
     def left(self, *, cold_start: bool) -> None:
         """Note that the client leaves before the core's answer, and whether it waited for a load."""

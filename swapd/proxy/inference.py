@@ -10,25 +10,24 @@ import asyncio
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from swapd.core.ids import SECOND, ModelName
-from swapd.core.reasons import Outcome, Rejection
+from swapd.core.ids import ModelName
+from swapd.core.reasons import Outcome
 from swapd.proxy import finish, forward, keepalive
+from swapd.proxy.address import address_of, resolved
 from swapd.proxy.attempts import CutError, OverdueError, try_instances, until_broken_off
 from swapd.proxy.body import read_body
 from swapd.proxy.desk import Desk
-from swapd.proxy.errors import failure_of, failure_of_reject, invalid, unknown_model
+from swapd.proxy.errors import cut_off, failure_of_reject, invalid, not_passed_on, overdue
 from swapd.proxy.exchange import Exchange
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.gate import Lease, RejectedError
 from swapd.proxy.headers import for_engine
-from swapd.proxy.naming import name_in_path, name_in_request, priority_of
+from swapd.proxy.naming import PRIORITY_HEADER, name_in_request, priority_named
 from swapd.proxy.relay import Answer, BrokenAnswerError, MalformedAnswerError, Outbound
-from swapd.proxy.routes import Kind, dialect_of
+from swapd.proxy.routes import Kind
 from swapd.proxy.services import Endpoint
-from swapd.proxy.upstream import split
 from swapd.proxy.websocket import check_upgrade, is_upgrade, tunnel
 
-_CUT = "The model is leaving its GPUs and the time to finish its requests is over."
 _FAILURES = (RejectedError, RefusedError, BrokenAnswerError, MalformedAnswerError, CutError, OverdueError)
 
 
@@ -63,18 +62,16 @@ def _told(error: Exception) -> tuple[Outcome, Failure]:
         case RefusedError():
             return Outcome.SERVED, error.failure
         case CutError():
-            return Outcome.CUT, failure_of(Rejection.DRAINING, _CUT)
+            return Outcome.CUT, cut_off()
         case OverdueError():
-            message = f"The engine has not ended its answer within {error.limit / SECOND:g} s (request_timeout)."
-            return Outcome.UPSTREAM_FAILED, failure_of(Rejection.UPSTREAM_TIMEOUT, message)
+            return Outcome.UPSTREAM_FAILED, overdue(error.limit)
         case _:
-            message = f"The engine's answer cannot be passed on: {error}. Its log may say why."
-            return Outcome.UPSTREAM_FAILED, failure_of(Rejection.UPSTREAM_FAILED, message)
+            return Outcome.UPSTREAM_FAILED, not_passed_on(str(error))
 
 
 async def _serve(desk: Desk, exchange: Exchange) -> web.StreamResponse:
     request = exchange.request
-    priority = priority_of(request)
+    priority = priority_named(request.headers.get(PRIORITY_HEADER))
     model, wants_stream = await _understand(desk, exchange)
     exchange.model = model
     options = desk.services.options(model)
@@ -103,16 +100,10 @@ async def _serve(desk: Desk, exchange: Exchange) -> web.StreamResponse:
 async def _understand(desk: Desk, exchange: Exchange) -> tuple[ModelName, bool]:
     """Read the request as far as swapd needs: its model, and whether it wants a stream. Raises ``RefusedError``."""
     request, match = exchange.request, exchange.match
-    resolve = desk.services.directory.resolve
     model: ModelName | None = None
-    if match.route.kind is Kind.UPSTREAM:
-        assert match.path_name is not None
-        model, path = split(match.path_name, resolve)
-        _check_allowed(desk, model, request.method, path)
-        exchange.target = path + exchange.target[len(exchange.path) :]
-        exchange.dialect = dialect_of(path)
-    elif match.path_name is not None:
-        model = _resolved(desk, name_in_path(match.path_name))
+    if match.path_name is not None:
+        address = address_of(desk.services, match, request.method, exchange.target)
+        model, exchange.target, exchange.dialect = address
     if is_upgrade(request):
         check_upgrade(request)
     elif match.route.kind is Kind.WEBSOCKET:
@@ -122,20 +113,7 @@ async def _understand(desk: Desk, exchange: Exchange) -> tuple[ModelName, bool]:
         return model, False
     found = name_in_request(request, exchange.body)
     assert found.model is not None
-    return _resolved(desk, found.model), found.stream
-
-
-def _resolved(desk: Desk, name: str) -> ModelName:
-    model = desk.services.directory.resolve(name)
-    if model is None:
-        raise RefusedError(unknown_model(name))
-    return model
-
-
-def _check_allowed(desk: Desk, model: ModelName, method: str, path: str) -> None:
-    if not desk.services.allowed(model, method, path):
-        message = f"{method[:20]} {path[:200]} is no inference request of this model's engine and is not passed on."
-        raise RefusedError(invalid(message, status=404, code="not_found"))
+    return resolved(desk.services, found.model), found.stream
 
 
 async def _answer(desk: Desk, exchange: Exchange, lease: Lease, headers: CIMultiDict[str]) -> Answer:

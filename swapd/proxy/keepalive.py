@@ -18,14 +18,19 @@ from swapd.proxy.gate import Lease
 from swapd.proxy.relay import Answer
 
 _SHOWN_OF_AN_ERROR: Final = 2000
-_READ_OF_AN_ERROR: Final = 64 << 10
+READ_OF_AN_ERROR: Final = 64 << 10
 
 
 async def wait(exchange: Exchange, lease: Lease, interval: Duration) -> None:
     """Wait for the grant and send a comment whenever the interval has passed; raises ``RejectedError``."""
     while await lease.wait(interval / SECOND) is None:
         response = await forward.commit_stream(exchange)
-        await response.write(f": waiting for {lease.model}\n\n".encode())
+        await response.write(comment(lease))
+
+
+def comment(lease: Lease) -> bytes:
+    """Return the comment that is sent while a request waits."""
+    return f": waiting for {lease.model}\n\n".encode()
 
 
 async def pass_on(desk: Desk, exchange: Exchange, answer: Answer) -> web.StreamResponse:
@@ -35,7 +40,12 @@ async def pass_on(desk: Desk, exchange: Exchange, answer: Answer) -> web.StreamR
         return await forward.pass_on(exchange, answer, desk.services.now)
     text = bytearray()
     async for chunk in answer.chunks():
-        text += chunk[: _READ_OF_AN_ERROR - len(text)]
+        text += chunk[: READ_OF_AN_ERROR - len(text)]
+    raise RefusedError(no_event_stream(answer.status, text))
+
+
+def no_event_stream(status: int, text: bytes | bytearray) -> Failure:
+    """Return the failure for an engine that answered with something else, of which the beginning is shown."""
     shown = text.decode("utf-8", "replace")[:_SHOWN_OF_AN_ERROR]
-    message = f"The engine answered with status {answer.status} and no event stream: {shown}"
-    raise RefusedError(Failure(answer.status, "api_error", "engine_error", message))
+    message = f"The engine answered with status {status} and no event stream: {shown}"
+    return Failure(status, "api_error", "engine_error", message)

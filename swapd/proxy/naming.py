@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from aiohttp import hdrs, web
+from multidict import MultiMapping
 
 from swapd.core.catalog import Priority
 from swapd.proxy.body import Body
@@ -33,8 +34,14 @@ def name_in_request(request: web.BaseRequest, body: Body) -> BodyFields:
     found = _in_body(request, body) if body.size else BodyFields(None, stream=False)
     if found.model is not None:
         return found
-    for value in (*request.query.getall("model", ())[-1:], *request.headers.getall(MODEL_HEADER, ())[-1:]):
-        return BodyFields(checked_name(value), found.stream)
+    headers = request.headers.getall(MODEL_HEADER, ())
+    return BodyFields(name_beside_body(request.query, headers[-1] if headers else None), found.stream)
+
+
+def name_beside_body(query: MultiMapping[str], header: str | None) -> str:
+    """Return the checked name from the query or the header ``x-swapd-model``; raises ``RefusedError``."""
+    for value in (*query.getall("model", ())[-1:], *(() if header is None else (header,))):
+        return checked_name(value)
     raise refuse(
         "The request names no model: give it as the field 'model' of the JSON body or form, "
         f"as the query parameter 'model', or in the header {MODEL_HEADER}.",
@@ -42,9 +49,8 @@ def name_in_request(request: web.BaseRequest, body: Body) -> BodyFields:
     )
 
 
-def priority_of(request: web.BaseRequest) -> Priority:
+def priority_named(value: str | None) -> Priority:
     """Return the class that the client asks for; it can only lower the model's. Raises ``RefusedError``."""
-    value = request.headers.get(PRIORITY_HEADER)
     if value is None:
         return Priority.HIGH
     try:

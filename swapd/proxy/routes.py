@@ -31,6 +31,10 @@ class Kind(enum.Enum):
     TRITON_READY = "triton_ready"
 
 
+FORWARDED: Final = frozenset((Kind.INFERENCE, Kind.UPSTREAM, Kind.WEBSOCKET))
+"""What goes to an engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One row of the table."""
@@ -87,6 +91,8 @@ EXACT: Final[dict[str, Route]] = {
     "/api/version": _own(Kind.OLLAMA_VERSION, Dialect.OLLAMA),
 }
 
+_MATCHES: Final = {path: Match(route) for path, route in EXACT.items()}
+
 _TRITON: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/[^/]+)?"
 PATTERNS: Final[tuple[tuple[re.Pattern[str], Route], ...]] = (
     (re.compile(_TRITON + r"/(?:infer|generate|generate_stream)"), _inference(Dialect.TRITON)),
@@ -99,9 +105,9 @@ PATTERNS: Final[tuple[tuple[re.Pattern[str], Route], ...]] = (
 
 def find(path: str) -> Match | None:
     """Return the route of a raw path (without query), ``None`` if there is none."""
-    route = EXACT.get(path)
-    if route is not None:
-        return Match(route)
+    match = _MATCHES.get(path)
+    if match is not None:
+        return match
     for pattern, patterned in PATTERNS:
         found = pattern.fullmatch(path)
         if found is not None:

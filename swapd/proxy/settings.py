@@ -9,6 +9,8 @@ from swapd.core.ids import SECOND, Bytes, Duration
 class ProxySettings:
     """Values from the configuration's ``http`` section, and constants that tests shorten."""
 
+    #: requests of plain form are served on raw protocols
+    fast_path: bool = True
     #: of one request
     max_body: Bytes = Bytes(64 << 20)
     #: of all waiting requests together

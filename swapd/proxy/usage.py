@@ -11,6 +11,7 @@ to 1 MiB (of a longer one its end), an event of a stream up to 64 KiB. The field
 In a stream the last value counts, since all of these are sums up to their event. A broken-off answer has no counts.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +21,6 @@ import msgspec
 _PLAIN_LIMIT: Final = 1 << 20
 _TAIL_LIMIT: Final = 64 << 10
 _EVENT_LIMIT: Final = 64 << 10
-_MARKS: Final = (b'"usage"', b"eval_count", b'"timings"', b'"tokens_', b'"details"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,9 @@ class Usage:
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+
+
+NOTHING_TOLD: Final = Usage()
 
 
 class _Counts(msgspec.Struct):
@@ -105,28 +108,48 @@ _DOCUMENT: Final = msgspec.json.Decoder(_Document)
 _COUNTS: Final = msgspec.json.Decoder(_Counts)
 
 
+@functools.lru_cache(maxsize=64)
+def _forms(content_type: str, content_encoding: str) -> tuple[bool, bool]:
+    """Tell whether an answer is read by lines, and whether it is read as one JSON document."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    plain = content_encoding.strip().lower() in {"", "identity"}
+    lines = media_type in {"text/event-stream", "application/x-ndjson", "application/ndjson"}
+    return plain and lines, plain and media_type == "application/json"
+
+
+def _may_tell(text: bytes) -> bool:
+    """Tell whether one of the words that stand in every document with counts is there."""
+    return b"tokens" in text or b"eval_count" in text or b'"timings"' in text
+
+
 class UsageReader:
     """Follows one answer."""
 
+    __slots__ = ("_found", "_json", "_kept", "_lines", "_shortened", "_skipping")
+
     def __init__(self, content_type: str, content_encoding: str) -> None:
-        media_type = content_type.partition(";")[0].strip().lower()
-        plain = content_encoding.strip().lower() in {"", "identity"}
-        self._lines = plain and media_type in {"text/event-stream", "application/x-ndjson", "application/ndjson"}
-        self._json = plain and media_type == "application/json"
+        self._lines, self._json = _forms(content_type, content_encoding)
         self._kept = bytearray()
         self._skipping = False
         self._shortened = False
-        self._found = Usage()
+        self._found = NOTHING_TOLD
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "UsageReader":
         """Return a reader for the answer with these header fields."""
         return cls(headers.get("Content-Type", ""), headers.get("Content-Encoding", ""))
 
+    @property
+    def listens(self) -> bool:
+        """Tell whether an answer of this form may tell counts."""
+        return self._lines or self._json
+
     def feed(self, chunk: bytes) -> None:
         """Take the next piece of the body."""
         if self._lines:
-            self._feed_lines(chunk)
+            # nearly every piece of a stream is a whole event without counts
+            if self._kept or self._skipping or not chunk.endswith(b"\n") or _may_tell(chunk):
+                self._feed_lines(chunk)
         elif self._json:
             self._kept += chunk
             if len(self._kept) > _PLAIN_LIMIT:
@@ -165,10 +188,11 @@ class UsageReader:
             self._kept += part
 
     def _take_line(self, line: bytes) -> None:
-        if any(mark in line for mark in _MARKS):
-            self._take(line.removeprefix(b"data:").strip())
+        self._take(line.removeprefix(b"data:").strip())
 
     def _take(self, document: bytes) -> None:
+        if not _may_tell(document):
+            return
         try:
             read = _DOCUMENT.decode(document)
         except (msgspec.DecodeError, RecursionError):
@@ -190,3 +214,9 @@ class UsageReader:
         except (msgspec.DecodeError, RecursionError):
             return
         self._found = Usage(counts.prompt(), counts.completion())
+
+
+def usage_reader(content_type: bytes, content_encoding: bytes) -> UsageReader | None:
+    """Return a reader for an answer with these header fields, ``None`` if it cannot tell anything."""
+    reader = UsageReader(content_type.decode("latin-1"), content_encoding.decode("latin-1"))
+    return reader if reader.listens else None

@@ -16,8 +16,11 @@ from itertools import pairwise
 
 from swapd.core.commands import Start
 from swapd.core.events import GpuMemory
-from swapd.core.ids import Bytes, InstanceId, Instant, ModelName, gpu_indices
+from swapd.core.ids import Bytes, InstanceId, Instant, ModelName, gpu_indices, seconds
 from swapd.core.topology import DriverState, GpuHealth, NodeTopology
+
+#: how long it is remembered what an engine has held that is gone
+MEMORY = seconds(600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class VirtualDriver:
 
     def start(self, order: Start, now: Instant, full: Instant) -> None:
         """Let an engine load that is ``full`` at that moment."""
-        self.engines = {key: e for key, e in self.engines.items() if e.back is None or e.back > now}
+        self.engines = {key: e for key, e in self.engines.items() if e.back is None or e.back > now - MEMORY}
         self.engines[order.instance] = Engine(order, self.size(order), now, full)
 
     def size(self, order: Start) -> Bytes:
@@ -122,6 +125,8 @@ class VirtualDriver:
     def fits(self, instance: InstanceId, now: Instant) -> bool:
         """Say whether an engine gets all the memory it wants."""
         engine = self.engines[instance]
+        if engine.ready:
+            return True
         rest = engine.size - engine.held(now)
         return all(self._used(gpu, now) + rest <= self._capacity(gpu) for gpu in gpu_indices(engine.order.gpus))
 
@@ -145,6 +150,10 @@ class VirtualDriver:
         """Return the engines with a process on a GPU."""
         return [key for key, e in self.engines.items() if e.ended is None and e.order.gpus >> gpu & 1]
 
+    def all_on(self, gpu: int) -> list[InstanceId]:
+        """Return the engines that are, or were lately, on a GPU."""
+        return [key for key, e in self.engines.items() if e.order.gpus >> gpu & 1]
+
     def held_by(self, instance: InstanceId, at: Instant) -> Bytes:
         """Return what an engine holds on each of its GPUs."""
         engine = self.engines.get(instance)
@@ -164,6 +173,10 @@ class VirtualDriver:
         log = [amount for at, amount in self._foreign[gpu] if at > since]
         return any(after < before for before, after in pairwise([self.foreign(gpu, since), *log]))
 
+    def foreign_changed(self, gpu: int, since: Instant) -> bool:
+        """Say whether others have taken memory or given it back since a moment."""
+        return any(at > since for at, _ in self._foreign[gpu])
+
     def readable(self, gpu: int) -> bool:
         """Say whether a reading would tell of a GPU."""
         known = self.topology.driver is DriverState.UP and gpu < len(self.topology.gpus)
@@ -171,7 +184,24 @@ class VirtualDriver:
 
     def read(self, now: Instant) -> tuple[GpuMemory, ...]:
         """Return what the driver says now."""
-        return tuple(self._read(gpu, now) for gpu in range(len(self._foreign)) if self.readable(gpu))
+        used = [self.foreign(gpu, now) for gpu in range(len(self._foreign))]
+        listed: list[dict[InstanceId, Bytes | None]] = [{} for _ in used]
+        for key, engine in self.engines.items():
+            amount = engine.held(now)
+            for gpu in gpu_indices(engine.order.gpus) if amount else ():
+                used[gpu] = Bytes(used[gpu] + amount)
+                if self.ghosts or engine.ended is None:
+                    listed[gpu][key] = amount
+        return tuple(
+            GpuMemory(
+                gpu,
+                self._capacity(gpu),
+                Bytes(max(0, self._capacity(gpu) - used[gpu])),
+                listed[gpu] if self.trusted else None,
+            )
+            for gpu in range(len(used))
+            if self.readable(gpu)
+        )
 
     def befall(self, incident: Incident) -> bool:
         """Let something happen; return whether discovery has news."""
@@ -228,15 +258,6 @@ class VirtualDriver:
     def _describe(self, topology: NodeTopology) -> None:
         if topology != self.topology:
             self.topology = replace(topology, generation=self.topology.generation + 1)
-
-    def _read(self, gpu: int, now: Instant) -> GpuMemory:
-        capacity = self._capacity(gpu)
-        free = Bytes(max(0, capacity - self._used(gpu, now)))
-        if not self.trusted:
-            return GpuMemory(gpu, capacity, free)
-        here = {key: e for key, e in self.engines.items() if e.order.gpus >> gpu & 1}
-        listed = {key: e.held(now) for key, e in here.items() if self.ghosts or e.ended is None}
-        return GpuMemory(gpu, capacity, free, {key: amount for key, amount in listed.items() if amount})
 
     def _used(self, gpu: int, at: Instant) -> int:
         return self.held_on(gpu, at) + self.foreign(gpu, at)

@@ -33,7 +33,7 @@ from swapd.core.ids import InstanceId, Instant, RequestId
 from swapd.core.reasons import LoadFailure, Outcome
 from swapd.core.topology import GpuHealth
 from swapd.sim.driver import HealthTurns, Incident
-from swapd.sim.reader import Reader
+from swapd.sim.reader import Reader, ReadingBegins
 from swapd.sim.timeline import Happening, Scheduled, Timeline, drop
 from swapd.sim.world import World
 
@@ -130,8 +130,8 @@ class VirtualNode:
         if event is None:
             return False
         self.now = event.at
-        if isinstance(event, Incident):
-            self._befall(event)
+        if isinstance(event, Incident | ReadingBegins):
+            self._behind_the_scenes(event)
         elif self._happens(event):
             commands = self.scheduler.handle(event)
             for observe in self._observers:
@@ -204,12 +204,19 @@ class VirtualNode:
             reader.driver.ready(instance)
         return True
 
-    def _befall(self, incident: Incident) -> None:
+    def _behind_the_scenes(self, happening: Incident | ReadingBegins) -> None:
+        """Let something happen that the core hears of later, if at all."""
+        assert self.reader is not None, f"{happening} befalls virtual devices"
+        if isinstance(happening, ReadingBegins):
+            self._ahead.schedule(self.reader.begin(self.now))
+        else:
+            self._befall(self.reader, happening)
+
+    def _befall(self, reader: Reader, incident: Incident) -> None:
         """Let something happen to the devices, and to the engines on a GPU that leaves the bus."""
-        assert self.reader is not None, f"{incident} befalls virtual devices"
-        driver = self.reader.driver
+        driver = reader.driver
         if driver.befall(incident):
-            self._ahead.schedule(self.reader.news(self.now))
+            self._ahead.schedule(reader.news(self.now))
         if isinstance(incident, HealthTurns) and incident.health is GpuHealth.LOST:
             for instance in driver.on(incident.gpu):
                 if instance not in self.stopping:

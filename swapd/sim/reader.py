@@ -1,7 +1,8 @@
 """Plays the room that asks the driver: readings at regular times and when ordered, and news of the devices.
 
-Every fact comes a while after the moment it speaks of. A reading that could not be made is answered without readings;
-regular readings are left out meanwhile.
+Every fact comes a while after the moment it speaks of, and no reading begins at the moment of another fact: what is
+in it is never in doubt. A reading that could not be made is answered without readings; regular readings are left out
+meanwhile.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,13 @@ from swapd.core.events import GpuMemoryRead, TopologyChanged
 from swapd.core.ids import MILLISECOND, Duration, Instant, seconds
 from swapd.core.topology import DriverState
 from swapd.sim.driver import VirtualDriver
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingBegins:
+    """An ordered reading is made now."""
+
+    at: Instant
 
 
 @dataclass(slots=True)
@@ -26,7 +34,7 @@ class Reader:
     #: from a change of devices to the core's ear
     notice: Duration = seconds(1)
     #: when the next regular reading begins
-    due: Instant = Instant(0)
+    due: Instant = Instant(1)
 
     def regular(self) -> tuple[GpuMemoryRead, ...]:
         """Begin the reading that is due."""
@@ -34,8 +42,12 @@ class Reader:
         self.due = Instant(now + self.interval)
         return (self._reading(now),) if self.driver.topology.driver is DriverState.UP else ()
 
-    def ordered(self, now: Instant) -> GpuMemoryRead:
-        """Begin a reading the core has asked for."""
+    def ordered(self, now: Instant) -> ReadingBegins:
+        """Say when a reading begins that the core has asked for now."""
+        return ReadingBegins(Instant(now + 1))
+
+    def begin(self, now: Instant) -> GpuMemoryRead:
+        """Make an ordered reading."""
         if self.driver.topology.driver is DriverState.STALLED:
             return GpuMemoryRead(Instant(now + self.patience), now)
         return self._reading(now)

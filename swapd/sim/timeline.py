@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from swapd.core.events import Event
 from swapd.core.ids import Instant
 from swapd.sim.driver import Incident
+from swapd.sim.reader import ReadingBegins
 
-Happening = Event | Incident
+Happening = Event | Incident | ReadingBegins
 
 
 @dataclass(slots=True)

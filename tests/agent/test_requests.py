@@ -1,8 +1,8 @@
 """The end of each request is counted once and told in one log line."""
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
@@ -94,7 +94,7 @@ def test_the_facts_of_a_request_reach_the_metrics_unchanged() -> None:
 def test_a_cold_start_keeps_its_promise_only_with_a_first_byte_in_time(
     change: dict[str, Any], kept: bool | None
 ) -> None:
-    assert _told(dataclasses.replace(SERVED, **change))["promise_kept"] is kept
+    assert _told(msgspec.structs.replace(SERVED, **change))["promise_kept"] is kept
 
 
 def test_nothing_was_promised_for_a_model_that_has_left_the_configuration() -> None:
@@ -102,7 +102,7 @@ def test_nothing_was_promised_for_a_model_that_has_left_the_configuration() -> N
 
 
 def test_a_client_that_left_before_any_status_counts_as_499_and_a_refusal_before_the_queue_has_no_wait() -> None:
-    told = _told(dataclasses.replace(SERVED, status=0, request=None, outcome=None))
+    told = _told(msgspec.structs.replace(SERVED, status=0, request=None, outcome=None))
     assert (told["code"], told["queue_wait"]) == (499, None)
 
 
@@ -112,6 +112,6 @@ def test_a_client_that_left_before_any_status_counts_as_499_and_a_refusal_before
 )
 def test_broken_answers_stand_out_in_the_log(change: dict[str, Any], level: str) -> None:
     with structlog.testing.capture_logs() as lines:
-        _told(dataclasses.replace(SERVED, **change))
+        _told(msgspec.structs.replace(SERVED, **change))
     [line] = lines
     assert (line["log_level"], line["request_id"], line["model"]) == (level, "abc", "m01")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swapd import config
-from swapd.core import reasons, topology
+from swapd.core import catalog, reasons, tiers, topology
 from tests.fakes.source_tree import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -22,6 +22,11 @@ WORDS = [
     reasons.Verdict,
     reasons.PlacementQuality,
     reasons.ReleaseEvidence,
+    reasons.PinnedBy,
+    reasons.ThrashPin,
+    reasons.Move,
+    tiers.Tier,
+    catalog.OnThrash,
     topology.GpuHealth,
     topology.DriverState,
     topology.FabricState,

@@ -33,6 +33,7 @@ CLIENTS = {
     "reload": (),
     "events": (),
     "topology": (),
+    "report": (),
     "release-gpus": (),
     "trace": (),
 }

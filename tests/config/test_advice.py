@@ -36,6 +36,14 @@ def test_pins_on_more_than_a_quarter_of_the_devices_are_warned_about(understood:
     assert warnings(loaded) == [f"4: `models.b.pin`: {sentence}"]
 
 
+@pytest.mark.parametrize(("most", "warned"), [(1, False), (2, True)])
+def test_a_node_that_may_pin_much_by_itself_is_warned_about(understood: Understood, most: int, warned: bool) -> None:
+    loaded = understood(f"scheduling: {{on_thrash: pin, max_pinned_gpus: {most}}}")
+    reason = f"the node may pin {most} of 4 devices by itself, and above a quarter all other models wait longer"
+    expected = [f"2: `scheduling.max_pinned_gpus`: consider 1: {reason}"] if warned else []
+    assert warnings(loaded) == expected
+
+
 @pytest.mark.parametrize(("gpus", "others"), [(3, "2 or 4"), (5, "4 or 8"), (12, "8 or 16")])
 def test_a_number_of_gpus_that_few_models_divide_by_is_warned_about(
     understood: Understood, gpus: int, others: str

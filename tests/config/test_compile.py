@@ -8,7 +8,17 @@ import pytest
 
 from swapd.config import Loaded, compile_catalog, compile_topology, reserved_ports
 from swapd.config.host import available_memory
-from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, PolicyName, Priority, SchedulingSettings
+from swapd.core.catalog import (
+    Catalog,
+    Footprint,
+    Mode,
+    ModelSpec,
+    NvlinkUse,
+    OnThrash,
+    PolicyName,
+    Priority,
+    SchedulingSettings,
+)
 from swapd.core.ids import MILLISECOND, SECOND, Bytes, Duration, ModelName
 from swapd.core.topology import DriverState, Gpu, NodeTopology
 
@@ -72,7 +82,7 @@ def test_the_core_is_told_every_rule(understood: Understood) -> None:
         devices: {require_fabric: true}
         scheduling: {policy: lru, protect: 1s, protect_max_wait: never, min_residency: 2x, drain_after: 3s,
                      drain_timeout: 4s, max_concurrent_loads: 5, frequency_half_life: 6s, release_timeout: 7s,
-                     idle_unload: 8s, mode: manual, max_pinned_gpus: 3}
+                     idle_unload: 8s, mode: manual, max_pinned_gpus: 3, on_thrash: pin}
         """).settings
     assert compile_catalog(settings).settings == SchedulingSettings(
         policy=PolicyName.LRU,
@@ -88,6 +98,7 @@ def test_the_core_is_told_every_rule(understood: Understood) -> None:
         idle_unload=Duration(8 * SECOND),
         mode=Mode.MANUAL,
         max_pinned_gpus=3,
+        on_thrash=OnThrash.PIN,
         require_fabric=True,
     )
 

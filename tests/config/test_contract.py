@@ -19,7 +19,7 @@ engines: {ports: 20000-29999, on_exit: stop}
 devices: {virtual: {count: 2, memory: 2GiB}}
 scheduling: {policy: gdsf, protect: auto, protect_max_wait: 15s, min_residency: 0, drain_after: 120s,
              drain_timeout: null, max_concurrent_loads: 2, frequency_half_life: 24h, release_timeout: 30s,
-             idle_unload: never, mode: auto, max_pinned_gpus: null}
+             idle_unload: never, mode: auto, max_pinned_gpus: null, on_thrash: report}
 defaults: {max_wait: 300s, max_queue: 512, concurrency: 16, load_timeout: 10m, load_stall: 2m,
            request_timeout: never}
 """

@@ -289,6 +289,12 @@ def test_pins_that_share_devices_are_refused_only_when_their_bytes_cannot_fit(
     ]
 
 
+def test_pinning_what_thrashes_needs_a_limit(refused: Refused, understood: Callable[[str], object]) -> None:
+    remedy = "add `scheduling.max_pinned_gpus`: without a limit nothing may be pinned"
+    assert refused("scheduling: {on_thrash: pin}") == [f"2: `scheduling.on_thrash`: {remedy}"]
+    understood("scheduling: {on_thrash: pin, max_pinned_gpus: 1}")
+
+
 def test_more_pins_than_the_node_allows_are_refused(refused: Refused) -> None:
     found = refused(f"""
         scheduling: {{max_pinned_gpus: 1}}

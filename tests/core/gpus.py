@@ -73,12 +73,7 @@ class GpuWorld(World):
     """A World with a driver."""
 
     def __init__(
-        self,
-        specs: Iterable[ModelSpec] = (),
-        *,
-        devices: NodeTopology | None = None,
-        read: bool = True,
-        **settings: Any,
+        self, specs: Iterable[ModelSpec] = (), *, devices: NodeTopology | None = None, **settings: Any
     ) -> None:
         super().__init__(specs, devices=node() if devices is None else devices, **settings)
         self.foreign: dict[int, Bytes] = {}
@@ -86,6 +81,8 @@ class GpuWorld(World):
         #: the driver tells which processes hold memory, and how much each
         self.lists = True
         self.figures = True
+        #: … also of engines that have ended, until their memory is back
+        self.ghosts = False
         #: share of an engine's memory that the driver tells by process
         self.told = 1.0
         #: readings that were ordered are answered
@@ -93,15 +90,6 @@ class GpuWorld(World):
         self.unreadable: set[int] = set()
         #: when readings were ordered
         self.ordered: list[float] = []
-        if read:
-            self.read_first()
-
-    def read_first(self) -> None:
-        """Tell the core what a reading from before the test found; it is too old for anything that happens in it."""
-        measured = [gpu for gpu in self.devices.gpus if gpu.measured and gpu.placeable]
-        readings = tuple(ev.GpuMemory(gpu.index, gpu.memory_bytes, gpu.memory_bytes) for gpu in measured)
-        if readings and self.devices.driver is DriverState.UP:
-            self.plan(0, lambda: ev.GpuMemoryRead(self.now, type(self.now)(-1), readings))
 
     # the truth
 
@@ -187,7 +175,7 @@ class GpuWorld(World):
 
     def _go(self, instance: InstanceId, moment: float, engine: Engine) -> None:
         held = self.held[instance]
-        self.at(moment, lambda: setattr(held, "listed", False))
+        self.at(moment, lambda: setattr(held, "listed", self.ghosts))
         if engine.lag is not None:
             self.at(moment + engine.lag, lambda: self.held.pop(instance, None))
         super()._go(instance, moment, engine)

@@ -33,7 +33,7 @@ def test_before_the_driver_is_heard_of_requests_wait_and_nothing_is_refused() ->
     world.change(60, driver=DriverState.UP)
     world.run(100)
     assert world.residents() == ["a", "p"]
-    assert a.waited == pytest.approx(59 + 10 + 2 * LATENCY)
+    assert a.waited == pytest.approx(59 + 10 + LATENCY)
 
 
 def test_the_wait_for_the_driver_is_bounded_as_any_other() -> None:

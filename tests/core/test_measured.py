@@ -162,7 +162,20 @@ def test_a_footprint_of_an_earlier_run_that_fits_no_more_refuses_whoever_waits()
     world.run(22)
     assert a.rejected is not None
     assert a.rejected[1].reason is Rejection.NO_CAPACITY
-    assert a.rejected[1].detail.startswith("a needs 1 GPU with 90 GiB")
+    wants = "a needs 1 GPU with 90 GiB each (as measured; configured are 40 GiB)"
+    assert a.rejected[1].detail == f"{wants}; this node can never hold that: the largest GPU for it has 80 GiB"
+
+
+def test_others_that_left_during_the_load_do_not_spoil_the_measurement_for_good() -> None:
+    world = GpuWorld([spec("a", gib=20, load=10)], devices=node(1))
+    world.lists = False
+    world.others_take(0, 30, at=0)
+    world.read(1)
+    world.request("a", at=2)
+    world.others_take(0, 0, at=5)
+    world.run(60)
+    assert [note.measured for note in notes(world)] == [gib(20)]
+    assert world.gpu(0).foreign_bytes == 0
 
 
 def test_another_revision_is_planned_as_configured_and_the_same_as_measured() -> None:

@@ -10,7 +10,7 @@ from swapd.core.ids import seconds
 from swapd.core.reasons import PlacementQuality, Rejection
 from swapd.core.topology import Fabric, FabricState, GpuHealth
 from tests.core.driver import World, spec
-from tests.core.gpus import LATENCY, GpuWorld, gib, linked, node, with_gpu
+from tests.core.gpus import GpuWorld, gib, linked, node, with_gpu
 
 PAIRS = ((0, 1), (2, 3))
 
@@ -265,21 +265,3 @@ def test_a_reservation_ends_when_its_gpus_do_not_suit_any_more() -> None:
     world.run(151)
     assert world.core.view().reservation is None
     assert t.rejected is not None
-
-
-def test_a_gpu_that_was_never_read_is_not_placed_on_before_it_is() -> None:
-    world = GpuWorld([spec("a", gib=60, load=10)], devices=node(2), read=False)
-    world.others_take(0, 30, at=0)
-    a = world.request("a", at=0)
-    world.run(60)
-    assert a.waited == pytest.approx(10 + 2 * LATENCY)
-    assert [c.gpus for _, c in world.log if isinstance(c, Transitioned) and c.before is None] == [0b10]
-
-
-def test_the_driver_is_asked_for_the_first_word_on_a_gpu_only_when_somebody_waits_for_room() -> None:
-    world = GpuWorld([spec("a", gib=60, load=10)], devices=node(2), read=False)
-    world.run(5)
-    assert world.ordered == []
-    world.request("a", at=6)
-    world.run(7)
-    assert world.ordered[0] == 6

@@ -190,21 +190,6 @@ def test_a_leak_whose_engine_lives_on_is_charged_in_full_until_the_engine_is_gon
     assert world.gpu(0).quarantined_bytes == 0
 
 
-def test_a_reading_from_before_a_neighbour_was_ready_does_not_tell_what_a_leak_still_holds() -> None:
-    world = GpuWorld([spec(name, gib=30, load=20, shares=True) for name in "ab"], devices=node(1))
-    world.lists = False
-    world.engines["a"].lag = None
-    world.engines["a"].release = 67.03 + LATENCY / 2
-    world.request("a", at=0)
-    world.order(ev.UnloadOrdered, 50, model=ModelName("a"))
-    b = world.request("b", at=100)
-    world.read(110)
-    world.run(140)
-    assert b.granted
-    assert not world.of(ReleaseConfirmed, "a")
-    assert world.gpu(0).quarantined_bytes == gib(30)
-
-
 def test_where_pages_linger_the_accounts_are_trusted_after_the_deadline() -> None:
     models = [spec("a", gib=60, load=10), spec("b", gib=60, load=10)]
     world = GpuWorld(models, devices=node(1, lingers=True))
@@ -277,6 +262,36 @@ def test_an_engine_that_is_gone_without_a_word_on_its_processes_is_released_all_
     number = world.core.view().instances[0].instance
     world.post(ev.EngineGone(world.now, number))
     assert world.core.view().instances == ()
+
+
+def test_a_neighbour_that_loads_does_not_make_up_for_memory_that_is_missing() -> None:
+    models = [spec(name, gib=30, load=load, shares=True) for name, load in (("a", 10), ("b", 40))]
+    world = GpuWorld(models, devices=node(1), release_timeout=seconds(5))
+    world.lists = False
+    world.engines["a"].lag = None
+    world.request("a", at=0)
+    world.run(11)
+    world.order(ev.UnloadOrdered, 12, model=ModelName("a"))
+    world.request("b", at=13)
+    world.run(40)
+    leak = next(i for i in world.core.view().instances if i.model == "a")
+    assert leak.state is State.LEAKED
+    world.run(90)
+    assert world.gpu(0).quarantined_bytes == gib(30)
+    assert next(i for i in world.core.view().instances if i.model == "b").bytes_per_gpu == gib(30)
+
+
+def test_of_two_that_have_ended_the_list_tells_which_one_still_holds_memory() -> None:
+    models = [spec(name, gib=30, load=10, shares=True) for name in "ab"]
+    world = GpuWorld(models, devices=node(1))
+    world.engines["a"].lag, world.engines["b"].lag = None, 0
+    world.engines["b"].release = 50
+    for name in "ab":
+        world.request(name, at=0)
+        world.order(ev.UnloadOrdered, 60, model=ModelName(name))
+    world.ghosts = True
+    world.run(70)
+    assert {str(i.model): str(i.state) for i in world.core.view().instances} == {"a": "unloading", "b": "unloading"}
 
 
 def test_virtual_devices_are_free_with_the_end_of_the_engine() -> None:

@@ -53,8 +53,20 @@ NEVER_READ = with_gpu(node(1), 0, health=GpuHealth.LOST, memory_bytes=0, name=""
             "only 1 GPU here has compute capability 9.0 or more (there are: 8.0, 9.0)",
             False,
         ),
-        (node(2), {"gib": 90}, "this node can never hold that", False),
-        (node(2), {"gpus": 3}, "this node can never hold that", False),
+        (node(2), {"gib": 90}, "this node can never hold that: the largest GPU for it has 80 GiB", False),
+        (node(2), {"gpus": 3}, "this node can never hold that: it has 2 GPUs", False),
+        (
+            with_gpu(node(2), 1, memory_bytes=gib(40)),
+            {"gib": 60, "gpus": 2},
+            "this node can never hold that: only 1 GPU here has so much memory",
+            False,
+        ),
+        (
+            with_gpu(node(3), 1, memory_bytes=gib(40)),
+            {"gib": 60, "gpus": 3},
+            "this node can never hold that: only 2 GPUs here have so much memory",
+            False,
+        ),
         (
             MIXED,
             {"gpus": 3},

@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 
-from swapd.core.commands import VerdictChanged
+from swapd.core.commands import PromotionAdvised, VerdictChanged
 from swapd.core.ids import Instant, ModelName, seconds
-from swapd.core.reasons import Verdict
+from swapd.core.promotion import report
+from swapd.core.reasons import Move, Verdict
 from swapd.core.viability import Demand, NodeLoad, standing_out
 from tests.core.driver import World, spec
 
@@ -171,3 +172,30 @@ def test_regular_cold_use_over_hours_becomes_thrashing_by_the_timer() -> None:
     assert model.load_ratio > 0.5
     assert model.inter_arrival is not None
     assert 55 < model.inter_arrival / seconds(1) < 65
+
+
+def test_perfectly_regular_cold_use_is_advised_away_within_the_window() -> None:
+    world = World([spec("a", load=40), spec("b", load=5)], gpus=1, protect=seconds(0))
+    for minute in range(60):
+        world.request("a", at=minute * 60.0)
+        world.request("b", at=minute * 60.0 + 50)
+    world.run(3600)
+    advised = [(at, note.model) for at, note in world.log if isinstance(note, PromotionAdvised)]
+    assert "a" in {name for _, name in advised}
+    assert min(at for at, _ in advised) < 1200
+
+
+def test_who_rotates_through_too_few_places_is_in_the_report_with_whom_it_evicts() -> None:
+    world = World([spec(f"m{n}", load=10) for n in range(5)], gpus=3, protect=seconds(0))
+    for turn in range(60):
+        world.request(f"m{turn % 5}", at=turn * 14.0)
+    world.run(900)
+    advice = report(world.core.view())
+    assert {one.move for one in advice} == {Move.DEDICATED}
+    assert all(one.model.evicts for one in advice)
+    own = sum(one.model.totals.own_gpu_seconds for one in advice)
+    charged = sum(one.model.totals.charged_gpu_seconds for one in advice)
+    assert 0 < charged < own
+    assert [one.caused_gpu_seconds for one in advice] == sorted(
+        (one.caused_gpu_seconds for one in advice), reverse=True
+    )

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from swapd.admin.control import Result
+from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, status_document
 from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.view import NodeView
@@ -46,6 +47,9 @@ class FakeControl:
 
     def topology(self) -> dict[str, object]:
         return dict(annotations(self.view, not_ready=self.extras.not_ready))
+
+    def report(self) -> dict[str, object]:
+        return report_document(self.view)
 
     async def arrivals(self) -> AsyncGenerator[bytes, None]:
         for chunk in self.recorded:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from swapd.core.catalog import Mode, Priority
+from swapd.core.accounts import Costs
+from swapd.core.catalog import Mode, OnThrash, Priority
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
-from swapd.core.reasons import State, Verdict
+from swapd.core.reasons import Move, PinnedBy, State, Verdict
 from swapd.core.topology import Gpu, GpuHealth, NodeTopology
 from swapd.core.view import FreeView, GpuView, InstanceView, ModelView, NodeView
 
@@ -31,17 +32,18 @@ def instance_view(name: str, number: int = 1, **changes: Any) -> InstanceView:
     return InstanceView(**(fields | changes))
 
 
-def model_view(name: str, **changes: Any) -> ModelView:
+def model_view(name: str, *, pinned: bool = False, **changes: Any) -> ModelView:
     fields: dict[str, Any] = {
         "model": ModelName(name),
         "instance": None,
         "configured": True,
-        "pinned": False,
+        "pinned_by": PinnedBy.CONFIG if pinned else None,
         "priority": Priority.NORMAL,
         "queued": {},
         "oldest_waiter": None,
         "in_flight": 0,
         "load_estimate": Duration(2 * SECOND),
+        "gpus": 1,
         "declared_bytes": Bytes(GIB),
         "measured_bytes": None,
         "frequency": 0.0,
@@ -50,7 +52,11 @@ def model_view(name: str, **changes: Any) -> ModelView:
         "load_fraction": 0.0,
         "partner": None,
         "inter_arrival": None,
-        "caused_gpu_seconds": 0.0,
+        "totals": Costs(),
+        "hourly": Costs(),
+        "evicts": (),
+        "week": None,
+        "move": Move.STAY,
         "consecutive_failures": 0,
         "cooling_until": None,
         "last_error": "",
@@ -90,6 +96,9 @@ def node_view(*models: ModelView, **changes: Any) -> NodeView:
         "reservation": None,
         "loads_running": 0,
         "load_fraction": 0.0,
+        "load_verdict": Verdict.OK,
+        "max_pinned_gpus": None,
+        "on_thrash": OnThrash.REPORT,
         "stale_facts": 0,
         "story": (),
     }

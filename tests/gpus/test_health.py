@@ -63,7 +63,7 @@ def test_a_gpu_that_says_it_is_lost_is_lost_at_once() -> None:
     marked = with_condition(GPU, after(Condition(), LOST))
     assert (marked.health, marked.why) == (
         GpuHealth.LOST,
-        "lost: NVML answered GpuIsLost (15) to DeviceGetMemoryInfo",
+        "NVML answered GpuIsLost (15) to DeviceGetMemoryInfo; look for Xid 79 in the kernel log",
     )
 
 
@@ -71,7 +71,7 @@ def test_another_error_must_come_several_times_in_a_row() -> None:
     assert after(Condition(), UNKNOWN, UNKNOWN).sound
     assert after(Condition(), UNKNOWN, UNKNOWN, FINE, UNKNOWN, UNKNOWN).sound
     assert after(Condition(), UNKNOWN, UNKNOWN, UNKNOWN).lost == (
-        "cannot be read: NVML answered Unknown (999) to DeviceGetMemoryInfo, 3 polls in a row"
+        "cannot be read: NVML answered Unknown (999) to DeviceGetMemoryInfo, 3 polls in a row; look at the kernel log"
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from structlog.testing import capture_logs
 
 from swapd.core.events import GpuMemoryRead, TopologyChanged
 from swapd.core.topology import DriverState, GpuHealth
@@ -245,6 +246,18 @@ async def test_a_hanging_call_does_not_hold_up_the_end(tmp_path: Path) -> None:
             room.hangs = True
         assert not hang.go.is_set()
         assert room.of(GpuMemoryRead)[-1].readings == ()
+    await until(lambda: event_threads() == [])
+
+
+async def test_at_the_end_a_call_that_hangs_is_left_alone_and_never_said_to_have_answered(tmp_path: Path) -> None:
+    with capture_logs() as logs, contextlib.ExitStack() as stack:
+        async with bench(tmp_path, poll_deadline=SOON) as room:
+            await room.up()
+            hang = stack.enter_context(hanging(room.library, "DeviceGetMemoryInfo_v2"))
+            await hang.until_it_hangs()
+            await room.state(DriverState.STALLED)
+            room.hangs = True
+    assert [entry["event"] for entry in logs][-2:] == ["nvml_stalled", "nvml_left_hanging"]
     await until(lambda: event_threads() == [])
 
 

@@ -7,6 +7,7 @@ import pynvml
 import pytest
 
 from swapd.core.events import GpuMemoryRead
+from swapd.core.ids import MILLISECOND, Duration
 from swapd.core.topology import DriverState, GpuHealth
 from swapd.gpus import room as room_module
 from tests.fakes.engine_bench import until
@@ -16,7 +17,7 @@ ALL_HEALTHY = [GpuHealth.HEALTHY] * 8
 
 
 async def test_released_means_nothing_is_open_and_no_thread_waits(tmp_path: Path) -> None:
-    async with bench(tmp_path) as room:
+    async with bench(tmp_path, event_wait=Duration(200 * MILLISECOND)) as room:
         sets_at_shutdown: list[int] = []
         calls = room.library.calls
         room.library.faults.block(
@@ -29,7 +30,7 @@ async def test_released_means_nothing_is_open_and_no_thread_waits(tmp_path: Path
         await until(lambda: event_threads() == [])
         assert (calls["EventSetCreate"], sets_at_shutdown) == (1, [0])
         await room.state(DriverState.RELEASED)
-        assert "taken back" in room.topology.trouble
+        assert "swapd release-gpus --take-back" in room.topology.trouble
         assert room.healths == ALL_HEALTHY
         asked = calls.total()
         room.room.read_memory()
@@ -90,7 +91,9 @@ async def test_nothing_is_released_while_a_call_hangs(tmp_path: Path) -> None:
                 assert answer.startswith("a call to NVML has not come back")
         await room.up()
         assert room.library.calls["Shutdown"] == 0
-        assert await room.room.release() == ""
+        assert await room.room.acquire() == ""  # nothing was let go
+        assert await asyncio.gather(room.room.release(), room.room.release()) == ["", ""]
+        assert room.library.inits == 0
 
 
 async def test_a_driver_that_never_came_can_be_released_too(tmp_path: Path) -> None:

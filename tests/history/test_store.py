@@ -3,16 +3,20 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swapd.core.accounts import Costs
 from swapd.core.catalog import Source
-from swapd.core.ids import SECOND, Bytes, Duration, InstanceId, ModelName
+from swapd.core.events import DemandKnown
+from swapd.core.ids import SECOND, Bytes, Duration, InstanceId, Instant, ModelName
 from swapd.core.reasons import Stage
+from swapd.core.tiers import Tier
 from swapd.history.database import Measured, connect
+from swapd.history.hours import KEPT_HOURS
 from swapd.history.store import INSTANCE_BLOCK, History
 
 M01 = ModelName("m01")
@@ -264,3 +268,67 @@ async def test_whichever_call_fails_the_file_stays_whole_and_ids_stay_fresh(tmp_
             assert call > 8
             return
     pytest.fail("the last call was never reached")
+
+
+# ── demand ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def minutes(history: History, count: int, *, per_minute: int, begin: int = 0) -> None:
+    """Take stock every minute; the wall clock of these tests stands still, so that it is one hour."""
+    for minute in range(begin + 1, begin + count + 1):
+        history.observe_demand({M01: Costs(minute * per_minute)}, Instant(minute * 60 * SECOND))
+
+
+async def test_demand_survives_a_restart(path: Path, reports: Reports) -> None:
+    async with history_at(path, reports) as first:
+        first.begin_hours(Instant(0))
+        minutes(first, 30, per_minute=2)
+        assert first.weeks([M01])[M01].requests_per_hour == 120
+    async with history_at(path, reports) as second:
+        second.begin_hours(Instant(0))
+        minutes(second, 30, per_minute=4)
+        week = second.weeks([M01])[M01]
+        assert (week.observed_hours, week.costs.requests, week.requests_per_hour) == (1, 180, 180)
+    assert reports == []
+
+
+async def test_tiers_survive_a_restart(path: Path, reports: Reports) -> None:
+    for _ in range(2):  # each run observes 13 hours
+        async with history_at(path, reports) as run:
+            run.begin_hours(Instant(0))
+            for count in range(1, 157):
+                run.observe_demand({M01: Costs(count * 5)}, Instant(count * 300 * SECOND))
+            run.weeks([M01])
+    async with history_at(path, reports) as last:
+        assert last._known.tiers == {M01: Tier.WARM}
+    assert reports == []
+
+
+async def test_the_record_of_an_earlier_run_is_as_old_as_the_wall_clock_says(path: Path, reports: Reports) -> None:
+    known = DemandKnown(Instant(5), {}, Duration(6), 7.0)
+    async with history_at(path, reports) as first:
+        assert first.demand() is None
+        first.record_demand(known)
+    for wall_s, away_s in ((WALL_S + 90, 90), (WALL_S - 1000, 0), (WALL_S + 10**9, 30 * 86_400)):
+        later = History(path, report=reports, wall=lambda wall_s=wall_s: float(wall_s))
+        await later.start()
+        assert later.demand() == (known, away_s * SECOND)
+        await later.aclose()
+
+
+async def test_hours_beyond_the_limit_leave_the_file(path: Path, reports: Reports) -> None:
+    wall = [float(WALL_S)]
+    history = History(path, report=reports, wall=lambda: wall[0])
+    await history.start()
+    history.begin_hours(Instant(0))
+    for hour in range(1, KEPT_HOURS + 6):
+        wall[0] += 3600
+        history.observe_demand({M01: Costs(hour)}, Instant(hour * SECOND))
+        await asyncio.sleep(0)
+    await history.aclose()
+    with closing(connect(path)) as other:
+        assert other.execute("SELECT count(*), max(hour) - min(hour) FROM demand").fetchone() == (
+            KEPT_HOURS,
+            KEPT_HOURS - 1,
+        )
+    assert reports == []

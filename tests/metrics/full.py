@@ -3,24 +3,28 @@
 from typing import Any
 
 from swapd.core.catalog import Source
-from swapd.core.commands import Evicted, EvictionBlocked, LoadFinished, Placed, ReleaseConfirmed
+from swapd.core.commands import Evicted, EvictionBlocked, LoadFinished, Placed, ReleaseConfirmed, ThrashPinChanged
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, ModelName
 from swapd.core.reasons import (
     EvictionBlock,
     LoadResult,
     Outcome,
+    PinnedBy,
     PlacementQuality,
     Rejection,
     ReleaseEvidence,
     Stage,
+    ThrashPin,
     UnloadCause,
 )
+from swapd.core.tiers import Hour, weigh
 from swapd.metrics.now import DriverStats
 from tests.fakes.gpu_nodes import gpu_node
 from tests.fakes.node_views import model_view
 from tests.metrics.bench import Bench, seconds
 
 M01 = ModelName("m01")
+WEEK = weigh([Hour(60)] * 168)
 
 
 def load_finished(**changes: Any) -> LoadFinished:
@@ -39,7 +43,9 @@ def load_finished(**changes: Any) -> LoadFinished:
 
 
 def feed_everything(bench: Bench) -> None:
-    measured = model_view("m01", inter_arrival=Duration(60 * SECOND), measured_bytes=Bytes(5))
+    measured = model_view(
+        "m01", inter_arrival=Duration(60 * SECOND), measured_bytes=Bytes(5), week=WEEK, pinned_by=PinnedBy.ON_THRASH
+    )
     bench.view = gpu_node(measured, model_view("m02"))
     bench.driver = DriverStats(up=True, errors={("nvmlInit", "DriverNotLoaded"): 1}, last_read_age_s=1)
     metrics = bench.metrics
@@ -48,6 +54,7 @@ def feed_everything(bench: Bench) -> None:
     metrics.observe(Evicted(InstanceId(2), ModelName("m02"), UnloadCause.EVICTED, M01))
     metrics.observe(Evicted(InstanceId(3), M01, UnloadCause.EXITED, None))
     metrics.observe(EvictionBlocked(ModelName("m02"), EvictionBlock.PINNED, M01))
+    metrics.observe(ThrashPinChanged(M01, ThrashPin.PINNED, "m01 thrashes and is pinned now"))
     metrics.observe(Placed(InstanceId(1), M01, GpuSet(1), PlacementQuality.SINGLE))
     metrics.observe(ReleaseConfirmed(InstanceId(2), M01, seconds(2), ReleaseEvidence.FREE))
     ends = ((Outcome.UPSTREAM_FAILED, None), (Outcome.CUT, None), (Outcome.REJECTED, Rejection.DRAINING))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from swapd.core.accounts import Costs
 from swapd.core.catalog import Source
 from swapd.core.commands import (
     CoolingDown,
@@ -12,7 +13,9 @@ from swapd.core.commands import (
     GpuChanged,
     NodeLoadChanged,
     Note,
+    PromotionAdvised,
     StaleFact,
+    ThrashPinChanged,
     Transitioned,
     VerdictChanged,
 )
@@ -21,14 +24,18 @@ from swapd.core.reasons import (
     EvictionBlock,
     LoadFailure,
     LoadResult,
+    Move,
     Outcome,
+    PinnedBy,
     Rejection,
     Stage,
     State,
+    ThrashPin,
     UnloadCause,
     Verdict,
     WaitingFor,
 )
+from swapd.core.tiers import Hour, weigh
 from swapd.core.topology import DriverState, GpuHealth
 from tests.fakes.node_views import at, gpu_view, instance_view, model_view, node_view
 from tests.metrics.bench import Bench, seconds
@@ -258,3 +265,36 @@ async def test_build_and_readiness_are_published(bench: Bench) -> None:
     series = await bench.series()
     assert series["swapd_ready"] == 1
     assert series["swapd_build_info{revision=abc,version=1.2.3}"] == 1
+
+
+async def test_the_advice_the_tier_and_the_costs_of_each_model_are_on_the_page(bench: Bench) -> None:
+    hourly = Costs(requests=60, loads=30, own_gpu_seconds=2400)
+    thrashing = model_view("m01", verdict=Verdict.THRASHING, hourly=hourly, totals=Costs(0, 0, 80.5, 40))
+    hot = model_view("m02", week=weigh([Hour(6000)] * 48))
+    gone = model_view("gone", configured=False, week=weigh([Hour(1)]), totals=Costs(0, 0, 1, 1))
+    bench.view = node_view(thrashing, hot, gone, max_pinned_gpus=1, load_verdict=Verdict.THRASHING)
+    series = await bench.series()
+    promotions = {name: value for name, value in series.items() if name.startswith("swapd_promotion_recommended")}
+    assert promotions == {
+        "swapd_promotion_recommended{model=m01,tier=hot}": 0,
+        "swapd_promotion_recommended{model=m01,tier=warm}": 1,
+        "swapd_promotion_recommended{model=m02,tier=hot}": 1,
+        "swapd_promotion_recommended{model=m02,tier=warm}": 0,
+    }
+    assert series["swapd_model_tier{model=m02,tier=hot}"] == 1
+    assert series["swapd_model_week_requests_per_hour{model=m02}"] == 6000
+    assert series["swapd_model_loading_gpu_seconds_total{kind=own,model=m01}"] == 80.5
+    assert series["swapd_model_loading_gpu_seconds_total{kind=charged,model=m01}"] == 40
+    assert series["swapd_node_thrashing"] == 1
+    assert [name for name in series if "gone" in name or "thrash_pinned" in name] == []
+
+
+async def test_what_on_thrash_does_is_counted(bench: Bench) -> None:
+    for action in (ThrashPin.PINNED, ThrashPin.REFUSED, ThrashPin.REFUSED, ThrashPin.LIFTED):
+        bench.metrics.observe(ThrashPinChanged(M01, action, "why"))
+    bench.metrics.observe(PromotionAdvised(M01, Move.STAY, Move.PIN, 5.0, "why"))
+    bench.view = node_view(model_view("m01", pinned_by=PinnedBy.ON_THRASH))
+    series = await bench.series()
+    assert series["swapd_thrash_pins_total{action=refused,model=m01}"] == 2
+    assert series["swapd_thrash_pins_total{action=lifted,model=m01}"] == 1
+    assert series["swapd_model_thrash_pinned{model=m01}"] == 1

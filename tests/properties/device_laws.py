@@ -2,14 +2,15 @@
 
 from itertools import pairwise
 
-from swapd.core.commands import Command, FootprintMeasured, Start, Transitioned
-from swapd.core.events import Event, GpuMemoryRead
+from swapd.core.commands import Command, Start, Transitioned
 from swapd.core.ids import gpu_indices
 from swapd.core.reasons import State
-from swapd.core.topology import GpuHealth
 from swapd.core.view import NodeView
 from tests.properties.books import Books, Instance
 from tests.properties.broken import broken
+
+_LEAVING = (State.UNLOADING, State.LEAKED)
+_STAYING = (State.RESERVED, State.LOADING, State.READY)
 
 
 def starts_on_legal_gpus(books: Books, order: Start) -> None:
@@ -34,13 +35,13 @@ def starts_on_legal_gpus(books: Books, order: Start) -> None:
 
 def starts_into_free_memory(books: Books, order: Start, instance: Instance) -> None:
     """Start only after a reading, made since the room was booked, has shown enough free on each GPU."""
-    need = books.need(order.spec)
+    need = instance.charge
     for gpu in gpu_indices(order.gpus):
         if not books.devices.tells(gpu):
             continue
         taken, memory = books.devices.read.get(gpu, (None, None))
-        if taken is None or memory is None or taken < instance.since or memory.free_bytes < need:
-            broken("shown_free", f"{order}: wants {need} on GPU {gpu}, booked at {instance.since}, last read {memory}")
+        if taken is None or memory is None or taken < instance.booked or memory.free_bytes < need:
+            broken("shown_free", f"{order}: wants {need} on GPU {gpu}, booked at {instance.booked}, last read {memory}")
 
 
 def host_memory_suffices(books: Books, order: Start) -> None:
@@ -52,44 +53,33 @@ def host_memory_suffices(books: Books, order: Start) -> None:
         broken("host_memory", f"{order}: {taken} of {limit} are taken")
 
 
-def was_shown_free(books: Books, instance: Instance) -> bool:
-    """Say whether the driver has spoken of every GPU since the processes ended, where it can speak at all."""
-    for gpu in gpu_indices(instance.gpus):
-        if not books.devices.tells(gpu) or books.devices.topology.gpus[gpu].health is GpuHealth.FAILED:
-            if not instance.engine_gone:
-                return False
-        elif instance.gone is None or gpu not in books.devices.read or books.devices.read[gpu][0] < instance.gone:
-            return False
-    return True
+def cordons_are_cleared(books: Books) -> None:
+    """Leave nobody who could leave on a GPU that must not be used, unless the driver cannot be asked."""
+    if not books.devices.up:
+        return
+    for instance in books.instances.values():
+        if instance.state in _STAYING and instance.gpus & ~books.devices.topology.placeable:
+            broken("placeable_only", f"{instance} stays on a GPU that must not be used")
 
 
 def promises_fit(books: Books, commands: tuple[Command, ...]) -> None:
-    """Promise a GPU to no more than fit on it, as far as sizes are known; leaked memory counts."""
+    """Promise a GPU to no more than fit on it, as far as sizes are known; what has leaked is for others to judge."""
     booked = 0
     for note in commands:
         if isinstance(note, Transitioned) and note.before is None:
             booked |= note.gpus
     for gpu in gpu_indices(booked):
-        here = [i for i in books.instances.values() if i.gpus >> gpu & 1 and i.state is not State.UNLOADING]
+        here = [i for i in books.instances.values() if i.gpus >> gpu & 1 and i.state not in _LEAVING]
         alone = len(here) < 2 or not any(i.spec.footprint.exclusive for i in here if i.spec)
         if not alone or sum(i.charge for i in here) > books.devices.capacity(gpu):
             broken("no_overcommit", f"GPU {gpu} is promised to {here}")
 
 
-def sizes_are_measured(books: Books, event: Event, commands: tuple[Command, ...]) -> None:
-    """Measure an engine with the first reading of all of its GPUs that was made after it was ready."""
-    if not isinstance(event, GpuMemoryRead):
-        return
-    told = {note.instance for note in commands if isinstance(note, FootprintMeasured)}
-    for instance in books.instances.values():
-        due = instance.ready is not None and instance.ready <= event.taken and instance.state is State.READY
-        seen = all(gpu in books.devices.read and books.devices.tells(gpu) for gpu in gpu_indices(instance.gpus))
-        if due and seen and not instance.measured and instance.id not in told:
-            broken("measured_when_ready", f"{instance} has been ready since {instance.ready}, read at {event.taken}")
-
-
 def sizes_are_charged(books: Books, view: NodeView) -> None:
-    """Charge every instance what it is known to take."""
+    """Charge every instance what it is known to take, and host memory until nothing of it is left."""
+    host = sum(i.spec.footprint.host_bytes for i in books.instances.values() if i.spec and not i.engine_gone)
+    if view.host_booked_bytes != host:
+        broken("host_memory", f"{view.host_booked_bytes} are booked, {host} are taken or promised")
     for shown in view.instances:
         charge = books.instances[shown.instance].charge
         if shown.bytes_per_gpu != charge:

@@ -4,7 +4,6 @@ The moves take plain numbers, as those of the dialogue. What is true of the devi
 nothing false is read of it, but readings come early, late, or never.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from swapd.core.commands import Command, ReadMemory, Start
@@ -64,9 +63,7 @@ class DeviceTalk:
         self.begun.append(GpuMemoryRead(now, now, self.driver.read(now)))
 
     def end(self, which: int, now: Instant) -> GpuMemoryRead:
-        """Return one of the readings that were begun, to be told now; a fresh one if there is none."""
-        if not self.begun:
-            self.begin(now)
+        """Return one of the readings that were begun, to be told now."""
         reading = self.begun.pop(which % len(self.begun))
         return GpuMemoryRead(now, reading.taken, reading.readings)
 
@@ -104,12 +101,7 @@ class DeviceTalk:
         """Return the devices as they are, if the core was told otherwise."""
         return None if self.told == self.driver.topology else TopologyChanged(now, self.driver.topology)
 
-    def heal(self, now: Instant) -> Iterator[Event]:
-        """Make every device sound; yield what has to be told of it, a fresh reading last."""
+    def heal(self, now: Instant) -> None:
+        """Make every device sound."""
         self.driver.heal(now)
         self.driver.befall(ListsTurn(now, trusted=True))
-        if (news := self.news(now)) is not None:
-            yield news
-        while self.begun or self.asked:
-            yield self.end(0, now)
-        yield self.end(0, now)

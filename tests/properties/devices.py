@@ -10,7 +10,7 @@ from itertools import combinations, pairwise, permutations
 from swapd.core.catalog import ModelSpec, NvlinkUse
 from swapd.core.events import GpuMemory, GpuMemoryRead
 from swapd.core.ids import Bytes, GpuSet, Instant, gpu_indices
-from swapd.core.topology import DriverState, Gpu, GpuHealth, NodeTopology
+from swapd.core.topology import DriverState, Gpu, NodeTopology
 
 
 class Devices:
@@ -18,12 +18,28 @@ class Devices:
 
     def __init__(self, topology: NodeTopology) -> None:
         self.topology = topology
-        #: what the last reading said of each GPU in it, and when it was taken
+        #: what the last reading said of each GPU, and when it was taken; a GPU that it left out is not known now
         self.read: dict[int, tuple[Instant, GpuMemory]] = {}
+        self._taken: dict[int, Instant] = {}
 
     def hear(self, reading: GpuMemoryRead) -> None:
-        """Take the last word on memory."""
-        self.read = {memory.gpu: (reading.taken, memory) for memory in reading.readings}
+        """Take the last word on memory; of a GPU that was read later, one that comes late says nothing any more."""
+        told = {memory.gpu: memory for memory in reading.readings}
+        for gpu in range(len(self.topology.gpus)):
+            if reading.taken < self._taken.get(gpu, reading.taken) or not self.tells(gpu):
+                continue
+            self.read.pop(gpu, None)
+            if gpu in told:
+                self.read[gpu] = reading.taken, told[gpu]
+                self._taken[gpu] = reading.taken
+
+    def change(self, topology: NodeTopology) -> None:
+        """Take the devices as they are now; what was read of one that must not be used counts no more."""
+        self.topology = topology
+        for gpu in range(len(topology.gpus)):
+            if not self.tells(gpu):
+                self.read.pop(gpu, None)
+                self._taken.pop(gpu, None)
 
     @property
     def up(self) -> bool:
@@ -31,9 +47,14 @@ class Devices:
         return self.topology.driver in (DriverState.UP, DriverState.VIRTUAL)
 
     def tells(self, gpu: int) -> bool:
-        """Whether the driver's word on the memory of a GPU can be had, as far as was told."""
+        """Whether the driver's word counts for the memory of a GPU, as far as was told."""
         known = self.topology.gpus[gpu]
-        return self.topology.driver is DriverState.UP and known.measured and known.health is not GpuHealth.LOST
+        return known.measured and known.placeable
+
+    @property
+    def virtual(self) -> bool:
+        """Whether there is no driver."""
+        return self.topology.driver is DriverState.VIRTUAL
 
     def capacity(self, gpu: int) -> Bytes:
         """Return the usable memory of a GPU."""

@@ -9,6 +9,7 @@ from swapd.core.commands import Reject
 from swapd.core.events import (
     CatalogChanged,
     Event,
+    FootprintsKnown,
     LoadOrdered,
     NodeDrainOrdered,
     NodeUndrainOrdered,
@@ -19,7 +20,7 @@ from swapd.core.events import (
     UnloadOrdered,
     UpstreamFailed,
 )
-from swapd.core.ids import Duration, Instant, RequestId, seconds
+from swapd.core.ids import Bytes, Duration, Instant, RequestId, seconds
 from swapd.core.reasons import Outcome, State
 from swapd.sim.driver import VirtualDriver
 from swapd.sim.replay import Origin
@@ -103,12 +104,20 @@ class Dialogue:
     def read(self, which: int) -> None:
         """Tell a reading: one that was begun a while ago, or a fresh one."""
         if self.devices is not None:
+            if not self.devices.begun:
+                self._begin(self.devices)
             self.say(self.devices.end(which, self.now))
 
     def begin_reading(self) -> None:
         """Let a reading be made and told later."""
         if self.devices is not None:
-            self.devices.begin(self.now)
+            self._begin(self.devices)
+
+    def _begin(self, devices: DeviceTalk) -> None:
+        """Make a reading at a moment of its own, so that what is in it is never in doubt."""
+        self.now = Instant(self.now + 1)
+        devices.begin(self.now)
+        self.now = Instant(self.now + 1)
 
     def release(self, which: int) -> None:
         """Let the driver give back the memory of an engine that has ended."""
@@ -121,6 +130,14 @@ class Dialogue:
             self.devices.befall(kind, gpu, self.now)
             if kind % 2:
                 self.tell_news()
+
+    def recall(self, model: int, eighths: int) -> None:
+        """Tell what a model took in an earlier run."""
+        specs = self.books.catalog.models
+        if self.devices is not None and specs:
+            name = sorted(specs)[model % len(specs)]
+            size = specs[name].footprint.bytes_per_gpu * (4 + eighths % 8) // 8
+            self.say(FootprintsKnown(self.now, {name: Bytes(size)}))
 
     def recover(self, gpu: int) -> None:
         """Let a GPU be sound again, or the driver answer again, and be told."""
@@ -229,8 +246,12 @@ class Dialogue:
             request = self.books.requests.get(key)
             if request is not None and request.phase is Phase.GRANTED:
                 self.say(RequestEnded(self.now, key, Outcome.CUT if request.cut else Outcome.SERVED))
-        for event in self.devices.heal(self.now) if self.devices is not None else ():
-            self.say(event)
+        if self.devices is not None:
+            self.devices.heal(self.now)
+            self.tell_news()
+            self.read(0)
+            while self.devices.begun or self.devices.asked:
+                self.read(0)
 
     def _at_work(self) -> bool:
         unanswered = any(not order.answered for order in self.books.orders.values())

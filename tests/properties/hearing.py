@@ -2,8 +2,10 @@
 
 from typing import assert_never
 
+from swapd.core.catalog import Catalog
 from swapd.core.events import (
     CatalogChanged,
+    DemandKnown,
     EngineGone,
     Event,
     FootprintsKnown,
@@ -28,8 +30,9 @@ from swapd.core.events import (
     TopologyChanged,
     UnloadOrdered,
     UpstreamFailed,
+    WeekKnown,
 )
-from swapd.core.ids import Duration, InstanceId, Instant, RequestId, gpu_indices
+from swapd.core.ids import Duration, InstanceId, Instant, RequestId
 from tests.properties.books import Books, OperatorOrder, Phase, Request
 
 
@@ -59,20 +62,24 @@ def hear(books: Books, event: Event) -> None:
                 instance = books.instances[event.instance]
                 instance.gone = event.at if instance.gone is None else instance.gone
         case EngineGone():
-            _engine_gone(books, event.instance)
+            if event.instance in books.instances:
+                instance = books.instances[event.instance]
+                instance.engine_gone = True
+                instance.gone = event.at if instance.gone is None else instance.gone
         case GpuMemoryRead():
             books.devices.hear(event)
             if books.asked is not None and event.taken >= books.asked:
                 books.asked = None
         case TopologyChanged():
-            books.devices.topology = event.topology
+            books.devices.change(event.topology)
         case FootprintsKnown():
             for model, size in event.bytes_per_gpu.items():
                 if model in books.catalog.models:
-                    books.measured[model, books.catalog.models[model].revision] = size
+                    books.measured.setdefault((model, books.catalog.models[model].revision), size)
         case CatalogChanged():
-            books.catalog = event.catalog
+            _reconfigured(books, event.catalog)
             books.operator_pins = {m: pin for m, pin in books.operator_pins.items() if m in event.catalog.models}
+            books.thrash_pins = books.thrash_pins.intersection(event.catalog.models)
             books.failed_at.clear()
             books.cooling_until.clear()
         case LoadTimesKnown():
@@ -87,6 +94,7 @@ def hear(books: Books, event: Event) -> None:
         case PinOrdered():
             if event.model in books.catalog.models:
                 books.operator_pins[event.model] = event.pinned
+                books.thrash_pins.discard(event.model)
             _order(books, event.at, event.request, OperatorOrder(event.at, "pin", event.model))
         case NodeDrainOrdered():
             books.draining = True
@@ -94,10 +102,19 @@ def hear(books: Books, event: Event) -> None:
         case NodeUndrainOrdered():
             books.draining = False
             _order(books, event.at, event.request, OperatorOrder(event.at, "undrain", None))
-        case StageEntered() | LoadProgressed() | Tick():
+        case DemandKnown() | WeekKnown() | StageEntered() | LoadProgressed() | Tick():
             pass
         case _:
             assert_never(event)
+    books.note_released()
+
+
+def _reconfigured(books: Books, catalog: Catalog) -> None:
+    """Take a new catalogue; what was measured of another revision does not count any more."""
+    for name, revision in list(books.measured):
+        if name in catalog.models and catalog.models[name].revision != revision:
+            del books.measured[name, revision]
+    books.catalog = catalog
 
 
 def _arrived(books: Books, event: RequestArrived) -> None:
@@ -115,6 +132,7 @@ def _left(books: Books, request: RequestId) -> None:
     instance = books.instances.get(entry.instance) if entry and entry.instance is not None else None
     if entry is not None and instance is not None:
         instance.in_flight.discard(request)
+        books.longest_service = max(books.longest_service, Duration(books.now - entry.granted))
         if not entry.cut:
             instance.last_used = books.now
 
@@ -136,15 +154,6 @@ def _ready(books: Books, event: InstanceReady) -> None:
     instance.ready = event.at
     instance.last_used = max(instance.last_used, event.at)
     books.load_times.setdefault(instance.model, []).append(Duration(event.at - instance.started))
-
-
-def _engine_gone(books: Books, identity: InstanceId) -> None:
-    """Free the memory where no driver tells of it."""
-    instance = books.instances.get(identity)
-    if instance is not None:
-        instance.engine_gone = True
-        if not any(books.devices.tells(gpu) for gpu in gpu_indices(instance.gpus)):
-            instance.holds_memory = False
 
 
 def _broken(books: Books, identity: InstanceId) -> None:

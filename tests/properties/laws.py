@@ -1,5 +1,7 @@
 """States the laws that hold of a whole step: its evictions, its queues, its wake-up, its number of commands."""
 
+from collections.abc import Callable
+
 from swapd.core.catalog import Mode, ModelSpec
 from swapd.core.commands import Command, Evicted, Reject, Transitioned
 from swapd.core.events import Event, RequestArrived, Tick
@@ -44,15 +46,21 @@ def _in_a_hurry(books: Books, newcomer: ModelSpec | None, waited: Duration) -> b
     if newcomer is None:
         return False
     load = max(newcomer.load_estimate, *books.load_times.get(newcomer.name, [Duration(0)])[-5:])
-    return waited >= newcomer.max_wait - load - seconds(20)
+    clearing = max(seconds(20), books.longest_service + books.longest_release)
+    return waited >= newcomer.max_wait - load - clearing
 
 
 def _load_time(books: Books, spec: ModelSpec) -> Duration:
     return books.least_load_time(spec.name)
 
 
-def no_needless_eviction(books: Books, before: Books, commands: tuple[Command, ...]) -> None:
-    """Take a victim only where it stands in the way, and where no room was free without it."""
+def no_needless_eviction(
+    books: Books, before: Books, commands: tuple[Command, ...], plain: Callable[[int], bool]
+) -> None:
+    """Take a victim only where it stands in the way, and where no room was free without it.
+
+    ``plain``: on a GPU, sizes as configured and measured tell everything.
+    """
     for note in commands:
         if not isinstance(note, Transitioned) or note.before is not None or note.model not in books.catalog.models:
             continue
@@ -60,14 +68,20 @@ def no_needless_eviction(books: Books, before: Books, commands: tuple[Command, .
         spec = books.catalog.models[note.model]
         claims = [i for i in before.instances.values() if i.spec is not None]
         known = {i.id: i for i in claims} | {i.id: i for i in books.instances.values() if i.id < note.instance}
+        evicted = {note.instance for note in _evictions(commands)}
         staying = [i for i in known.values() if all(i.id != victim.id for victim in victims)]
         for victim in victims:
-            rest = [i for i in staying if _promised(i)]
+            rest = [i for i in staying if _promised(i) or i.id in evicted]
+            if books.short_of_host(spec, beside=[*rest, victim]):
+                continue
             if not victim.gpus & note.gpus:
                 broken("no_needless_eviction", f"{victim} does not stand on {note}")
-            if all(books.fits(spec, gpu, beside=[*rest, victim]) for gpu in _indices(note)):
+            clear = all(plain(gpu) for gpu in _indices(note))
+            if clear and all(books.fits(spec, gpu, beside=[*rest, victim]) for gpu in _indices(note)):
                 broken("no_needless_eviction", f"{note} fits beside {victim}")
         quiet = not any(i.state in {State.DRAINING, State.RESERVED} for i in before.instances.values())
+        if books.short_of_host(spec, beside=claims):
+            continue
         if victims and quiet and books.room(spec, beside=claims) and _empty_set_read(books, before, spec):
             broken("no_needless_eviction", f"{note} had room without {victims}")
 
@@ -96,7 +110,7 @@ def infeasible_evicts_nobody(books: Books, event: Event, commands: tuple[Command
     for command in commands:
         if isinstance(command, Reject) and command.reason is Rejection.ALL_PINNED:
             spec = books.catalog.models.get(command.model)
-            if spec is None or books.feasible(spec):
+            if spec is None or (books.feasible(spec, leaks=True) and books.fits_surely(spec, pins=True)):
                 broken("infeasible_evicts_nobody", f"{command}: pins do not stand in the way")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, PolicyName, SchedulingSettings
+from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, OnThrash, PolicyName, SchedulingSettings
 from swapd.core.ids import Bytes, Duration, ModelName, seconds
 from swapd.core.topology import DriverState, Gpu, NodeTopology
 from swapd.sim.driver import VirtualDriver
@@ -44,6 +44,8 @@ SETTINGS = SchedulingSettings(
     protect_max_wait=seconds(4),
     drain_after=seconds(20),
     release_timeout=seconds(6),
+    on_thrash=OnThrash.PIN,
+    max_pinned_gpus=100,  # no limit: the suite takes every operator's pin for granted
 )
 
 EXCLUSIVE = catalog(model("a"), model("b"), model("c", 2), model("d", 2), model("e", 3), model("huge", 5))
@@ -100,13 +102,15 @@ class Place:
     sizes: Mapping[ModelName, Bytes] = field(default_factory=dict)
     #: the driver lists an engine until its memory is back, not only until its processes end
     ghosts: bool = True
+    #: its process lists can be trusted at first
+    trusted: bool = True
 
     def driver(self) -> VirtualDriver | None:
         """Return a fresh driver; ``None``: the devices are virtual."""
         topology = self.origin.topology
         if topology.driver is DriverState.VIRTUAL:
             return None
-        return VirtualDriver(topology, sizes=self.sizes, ghosts=self.ghosts)
+        return VirtualDriver(topology, sizes=self.sizes, ghosts=self.ghosts, trusted=self.trusted)
 
 
 GIB = 1 << 30
@@ -135,10 +139,14 @@ def big(spec: ModelSpec, *, host_gib: int = 0, **what: object) -> ModelSpec:
     return replace(spec, footprint=footprint, **what)  # type: ignore[arg-type]
 
 
-#: two bridged pairs, and host memory for three models or so
-BRIDGED = Place(
+#: links that close a ring in another order than the numbers have, and host memory for three models or so
+RINGED = Place(
     Origin(
-        real(*(card(index, "H100 NVL", 80, (9, 0)) for index in range(4)), pairs=((0, 1), (2, 3)), host_gib=100),
+        real(
+            *(card(index, "H100", 80, (9, 0)) for index in range(4)),
+            pairs=((0, 2), (2, 1), (1, 3), (3, 0)),
+            host_gib=100,
+        ),
         catalog(
             big(model("a", need=70), host_gib=10),
             big(model("b", need=30, exclusive=False), host_gib=10),
@@ -168,7 +176,7 @@ MIXED = Place(
             big(model("l", 2, need=30), gpu_name="L40?"),
             big(model("three", 3, need=30)),
             big(model("y", need=40)),
-            big(model("z", 2, need=40, exclusive=False)),
+            big(model("z", 2, need=40, exclusive=False), nvlink=NvlinkUse.REQUIRED),
         ),
     ),
     ghosts=False,
@@ -188,5 +196,21 @@ HALF_TOLD = Place(
     sizes={ModelName("s2"): Bytes(44 * GIB)},
 )
 
-REAL = (BRIDGED, MIXED, HALF_TOLD)
-PLACES = tuple(Place(origin) for origin in ORIGINS)
+#: one GPU for many, whose process lists mean nothing
+TIGHT = Place(
+    Origin(
+        real(card(0, "A100", 80, (8, 0))),
+        catalog(
+            big(model("s1", need=30, exclusive=False)),
+            big(model("s2", need=30, exclusive=False)),
+            big(model("s3", need=20, exclusive=False)),
+            big(model("x", need=70)),
+        ),
+    ),
+    sizes={ModelName("s2"): Bytes(37 * GIB)},
+    trusted=False,
+)
+
+VIRTUAL = tuple(Place(origin) for origin in ORIGINS)
+REAL = (RINGED, MIXED, HALF_TOLD, TIGHT)
+PLACES = VIRTUAL + REAL

@@ -23,18 +23,20 @@ from swapd.core.commands import (
     LoadFinished,
     NodeLoadChanged,
     Placed,
+    PromotionAdvised,
     ReadMemory,
     Reject,
     ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
+    ThrashPinChanged,
     Transitioned,
     VerdictChanged,
 )
 from swapd.core.events import Event
-from swapd.core.ids import gpu_indices, seconds
-from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.ids import Duration, gpu_indices, seconds
+from swapd.core.reasons import Rejection, State, ThrashPin, UnloadCause
 from swapd.core.topology import NodeTopology
 from tests.properties import device_laws
 from tests.properties.books import Books, Instance, Phase
@@ -56,6 +58,9 @@ _AT_ONCE = frozenset({UnloadCause.EXITED, UnloadCause.UNRESPONSIVE, UnloadCause.
 """Causes for which an instance stops whoever is in flight: nobody can be served by it any more."""
 
 
+ANSWER_DEADLINE = seconds(10)
+"""A reading that was ordered and has not come by then may be ordered again."""
+
 COOL_DOWN = seconds(10)
 """The first cool-down after a failed load; later ones are longer."""
 
@@ -71,6 +76,7 @@ class Oracle:
         hear(self.books, event)
         for command in commands:
             self._judge(command)
+        self.books.forget_removed()
 
     def _judge(self, command: Command) -> None:
         match command:
@@ -104,13 +110,35 @@ class Oracle:
             case FootprintMeasured():
                 self._measured(command)
             case ReadMemory():
-                if self.books.asked is not None:
+                if self.books.asked is not None and self.books.now < self.books.asked + ANSWER_DEADLINE:
                     broken("commands_bounded", f"{command}: one ordered at {self.books.asked} is not answered")
                 self.books.asked = self.books.now
+            case ThrashPinChanged():
+                self._thrash_pin(command)
+            case PromotionAdvised():
+                pass
             case Placed() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
                 pass
             case _:
                 assert_never(command)
+
+    def _thrash_pin(self, note: ThrashPinChanged) -> None:
+        books = self.books
+        match note.action:
+            case ThrashPin.PINNED:
+                if note.model in books.operator_pins:
+                    broken("an_operators_word_wins", f"{note}: an operator has pinned or unpinned it")
+                if books.pinned(note.model):
+                    broken("commands_bounded", f"{note}: it is pinned already")
+                books.thrash_pins.add(note.model)
+            case ThrashPin.LIFTED:
+                if note.model not in books.thrash_pins:
+                    broken("commands_bounded", f"{note}: it was not pinned")
+                books.thrash_pins.discard(note.model)
+            case ThrashPin.REFUSED:
+                pass
+            case _:
+                assert_never(note.action)
 
     def _grant(self, order: Grant) -> None:
         books = self.books
@@ -129,7 +157,7 @@ class Oracle:
         passed = [r for r in books.waiting(order.model) if (r.priority, r.arrived, r.id) < rank]
         if passed:
             broken("served_in_order", f"{order}: it passed {passed}")
-        request.phase, request.instance = Phase.GRANTED, order.instance
+        request.phase, request.instance, request.granted = Phase.GRANTED, order.instance, books.now
         instance.in_flight.add(order.request)
 
     def _reject(self, order: Reject) -> None:
@@ -163,7 +191,7 @@ class Oracle:
         device_laws.starts_into_free_memory(books, order, instance)
         device_laws.host_memory_suffices(books, order)
         for gpu in gpu_indices(order.gpus):
-            if not books.fits(order.spec, gpu, beside=books.holders(gpu)):
+            if not books.fits(order.spec, gpu, beside=books.holders(gpu), need=instance.charge):
                 broken("no_overcommit", f"{order}: GPU {gpu} is held by {books.holders(gpu)}")
         twins = [i for i in books.instances.values() if i.model == instance.model and i.started and not _leaving(i)]
         if twins:
@@ -171,7 +199,7 @@ class Oracle:
         self._wanted(order)
         if books.now < books.failed_at.get(instance.model, -COOL_DOWN) + COOL_DOWN:
             broken("cool_down", f"{order}: its last load failed at {books.failed_at[instance.model]}")
-        instance.spec, instance.started, instance.holds_memory = order.spec, books.now, True
+        instance.spec, instance.started = order.spec, books.now
 
     def _wanted(self, order: Start) -> None:
         books, model = self.books, order.spec.name
@@ -219,7 +247,9 @@ class Oracle:
         if instance is None or instance.ready is None or instance.measured:
             broken("measured_when_ready", f"{note}: {instance} is not ready, or was measured before")
         instance.charge, instance.measured = note.measured, True
-        self.books.measured[note.model, note.revision] = note.measured
+        spec = self.books.catalog.models.get(note.model)
+        if spec is not None and spec.revision == note.revision:
+            self.books.measured[note.model, note.revision] = note.measured
 
     def _evicted(self, note: Evicted) -> None:
         if note.cause in {UnloadCause.EVICTED, UnloadCause.IDLE} and self.books.pinned(note.model):
@@ -238,11 +268,14 @@ class Oracle:
             self._booked(note)
             spec = books.catalog.models.get(note.model)
             instance = Instance(note.instance, note.model, note.gpus, note.after, books.now, spec=spec)
+            instance.booked = books.now
             instance.charge = books.need(spec) if spec else instance.charge
             books.instances[note.instance] = instance
+        if note.before is State.UNLOADING:
+            books.longest_release = max(books.longest_release, Duration(books.now - instance.since))
         instance.state, instance.since = note.after, books.now
         if note.after is State.GONE:
-            if instance.holds_memory and not device_laws.was_shown_free(books, instance):
+            if instance.holds_memory:
                 broken("shown_free", f"{note}: its memory was not reported free")
             del books.instances[note.instance]
 

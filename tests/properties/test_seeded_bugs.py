@@ -5,22 +5,41 @@ from collections.abc import Callable
 import pytest
 
 from swapd.core.laws import LawBrokenError
+from swapd.sim.audit import AuditError
+from tests.properties import gpu_bugs, seeded_bugs
 from tests.properties.broken import BrokenLawError
-from tests.properties.seeded_bugs import BUGS
+from tests.properties.nodes import REAL, VIRTUAL, Place
 from tests.properties.walk import walk
 
-#: walks taken before a bug counts as missed
+#: walks taken before a bug counts as missed, on virtual devices and on GPUs with a driver
 WALKS = 60
+GPU_WALKS = 60
+
+LAWS = (BrokenLawError, LawBrokenError, AuditError)
+
+Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
-def test_the_suite_catches(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plant", seeded_bugs.BUGS, ids=lambda plant: plant.__name__)
+def test_the_suite_catches(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    with pytest.raises((BrokenLawError, LawBrokenError)):
+    with pytest.raises(LAWS):
         for seed in range(WALKS):
-            walk(seed)
+            walk(seed, VIRTUAL)
+
+
+@pytest.mark.parametrize(("plant", "places"), gpu_bugs.BUGS, ids=[plant.__name__ for plant, _ in gpu_bugs.BUGS])
+def test_the_suite_catches_on_gpus_with_a_driver(
+    plant: Plant, places: tuple[Place, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(LAWS):
+        for seed in range(GPU_WALKS):
+            walk(seed, places)
 
 
 def test_without_a_bug_the_same_walks_pass() -> None:
     for seed in range(WALKS):
-        walk(seed)
+        walk(seed, VIRTUAL)
+    for seed in range(GPU_WALKS):
+        walk(seed, REAL)

@@ -1,10 +1,10 @@
 """Takes a random walk through the moves of a dialogue; the same seed takes the same walk."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.properties.dialogue import Dialogue
-from tests.properties.nodes import PLACES, variants
+from tests.properties.nodes import PLACES, Place, variants
 
 #: moves with the weight each has in a walk
 MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
@@ -33,13 +33,14 @@ DEVICE_MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...
     (2, lambda talk, chance: talk.befall(1, chance.randrange(64))),
     (6, lambda talk, chance: talk.recover(chance.randrange(64))),
     (3, lambda talk, _: talk.tell_news()),
+    (0.3, lambda talk, chance: talk.recall(chance.randrange(64), chance.randrange(8))),
 )
 
 
-def walk(seed: int, *, steps: int = 180) -> Dialogue:
+def walk(seed: int, places: Sequence[Place] = PLACES, *, steps: int = 180) -> Dialogue:
     """Take one walk over one of the nodes, bring it to rest, and return the dialogue."""
     chance = random.Random(seed)
-    place = PLACES[seed % len(PLACES)]
+    place = places[seed % len(places)]
     talk = Dialogue(place.origin, variants(place.origin.catalog), place.driver())
     moves = MOVES if talk.devices is None else MOVES + DEVICE_MOVES
     weights = [weight for weight, _ in moves]

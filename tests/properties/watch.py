@@ -18,7 +18,7 @@ class Watch:
     def __init__(self, origin: Origin, scheduler: Scheduler, driver: VirtualDriver | None = None) -> None:
         self.scheduler = scheduler
         #: ``None``: the devices are virtual
-        self.audit = Audit(driver, origin.topology, origin.catalog.models) if driver is not None else None
+        self.audit = Audit(driver, origin.topology, origin.catalog) if driver is not None else None
         self.oracle = Oracle(origin.topology, origin.catalog)
         self.recording = Recording(origin)
 
@@ -36,7 +36,7 @@ class Watch:
             self.audit(event, commands)
         books = self.books
         laws.protection_is_bounded(books, before, commands)
-        laws.no_needless_eviction(books, before, commands)
+        laws.no_needless_eviction(books, before, commands, self._plain)
         laws.infeasible_evicts_nobody(books, event, commands)
         laws.queue_bounded(books, event)
         laws.commands_bounded(books, before, commands)
@@ -44,12 +44,16 @@ class Watch:
         laws.nobody_waits_for_an_empty_node(books)
         laws.patience_ends(books)
         laws.deadlines_are_kept(books, event, self.scheduler.next_wakeup)
+        device_laws.cordons_are_cleared(books)
         device_laws.promises_fit(books, commands)
-        device_laws.sizes_are_measured(books, event, commands)
         view = self.scheduler.view()
         device_laws.sizes_are_charged(books, view)
         laws.nothing_dropped(books, view)
         self.scheduler.check()
+
+    def _plain(self, gpu: int) -> bool:
+        """Whether nothing is on a GPU but engines of the size they declare."""
+        return self.audit is None or self.audit.is_plain(gpu, self.books.now)
 
     def liveness(self) -> None:
         """Demand that nobody waits any more: every request and every order was answered."""

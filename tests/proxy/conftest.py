@@ -1,14 +1,17 @@
-"""Runs what depends on the event loop's own ways on both loops: plain asyncio and uvloop."""
+"""Runs what opens a front door on both of its paths, and what depends on the loop's own ways on both loops."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
 
+from tests.proxy import harness
+
 _ON_BOTH = (
     *("test_breaks.py", "test_departures.py", "test_flow.py", "test_heads.py", "test_interim.py", "test_relay.py"),
-    *("test_time_limit.py", "test_websocket.py"),
+    *("test_time_limit.py", "test_traps.py", "test_websocket.py"),
 )
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -18,3 +21,17 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory]:
     plain: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
     return {**plain, "uvloop": uvloop.new_event_loop} if item.path.name in _ON_BOTH else plain
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    opens_a_door = getattr(metafunc.module, "running", None) is harness.running
+    if opens_a_door and inspect.iscoroutinefunction(metafunc.function):
+        metafunc.parametrize("fast_path", [True, False], ids=["fast", "slow"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def fast_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Tell on which path the front door serves requests of plain form."""
+    fast: bool = getattr(request, "param", True)
+    monkeypatch.setattr(harness, "FAST_PATH", fast)
+    return fast

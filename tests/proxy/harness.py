@@ -4,27 +4,29 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from aiohttp import web
 
 from swapd.aio.supervise import Tasks
-from swapd.core.catalog import Mode, Priority
 from swapd.core.commands import Cut, Grant, Reject
 from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
-from swapd.core.reasons import Outcome, Rejection, Stage, State, Verdict, WaitingFor
+from swapd.core.reasons import Outcome, Rejection, Stage, State, WaitingFor
 from swapd.core.topology import NodeTopology
-from swapd.core.view import FreeView, InstanceView, ModelView, NodeView
+from swapd.core.view import InstanceView, ModelView, NodeView
 from swapd.proxy.app import FrontDoor
 from swapd.proxy.gate import Gate
 from swapd.proxy.record import RequestRecord
 from swapd.proxy.services import Endpoint, ListedModel, RouteOptions, Services
 from swapd.proxy.settings import ProxySettings
+from tests.fakes import node_views
 
 DEADLINE_S = 20.0
 INSTANCE = InstanceId(7)
+FAST_PATH = True
+"""Set by each test's parameter, see ``conftest.py``."""
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:
@@ -146,30 +148,7 @@ def model_view(name: str, state: State | None) -> ModelView:
         instance = InstanceView(
             INSTANCE, ModelName(name), state, Instant(0), GpuSet(1), Bytes(1), None, 0, Instant(0), outdated=False
         )
-    return ModelView(
-        model=ModelName(name),
-        instance=instance,
-        configured=True,
-        pinned=False,
-        priority=Priority.NORMAL,
-        queued={WaitingFor.LOAD: 1},
-        oldest_waiter=None,
-        in_flight=0,
-        load_estimate=Duration(0),
-        declared_bytes=Bytes(0),
-        measured_bytes=None,
-        frequency=0.0,
-        verdict=Verdict.UNKNOWN,
-        load_ratio=0.0,
-        load_fraction=0.0,
-        partner=None,
-        inter_arrival=None,
-        caused_gpu_seconds=0.0,
-        consecutive_failures=0,
-        cooling_until=None,
-        last_error="",
-        story=(),
-    )
+    return node_views.model_view(name, instance=instance, queued={WaitingFor.LOAD: 1})
 
 
 @dataclass
@@ -191,6 +170,14 @@ class Node:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def unattended(self) -> int:
+        """Number of abandoned answers that are being read to their end."""
+        return sum(task.get_name().startswith("finish ") for task in self.tasks._running)
+
+    def reconfigure(self, settings: ProxySettings) -> None:
+        self.front.reconfigure(replace(settings, fast_path=FAST_PATH))
 
     async def settled(self, count: int) -> RequestRecord:
         """Wait until ``count`` requests have ended and nothing is left; return the last record."""
@@ -235,7 +222,7 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
         tasks=tasks,
         random=lambda: 0.5,
     )
-    front = FrontDoor(services, settings or ProxySettings())
+    front = FrontDoor(services, replace(settings or ProxySettings(), fast_path=FAST_PATH))
     core.gate = front.gate
     runner = front.runner()
     await runner.setup()
@@ -258,23 +245,7 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
 
 def node_view(states: dict[str, State | None]) -> NodeView:
     models = tuple(model_view(model.name, states.get(model.name)) for model in MODELS)
-    return NodeView(
-        at=Instant(0),
-        mode=Mode.AUTO,
-        draining=False,
-        drained=False,
-        models=models,
-        instances=(),
-        gpus=(),
-        topology=NodeTopology(()),
-        free=FreeView(GpuSet(0), 0, GpuSet(0), GpuSet(0), (), ()),
-        host_booked_bytes=Bytes(0),
-        reservation=None,
-        loads_running=0,
-        load_fraction=0.0,
-        stale_facts=0,
-        story=(),
-    )
+    return node_views.node_view(*models, at=Instant(0), instances=(), gpus=(), topology=NodeTopology(()))
 
 
 @asynccontextmanager

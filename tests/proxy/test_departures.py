@@ -73,7 +73,7 @@ async def test_with_finish_an_abandoned_answer_is_read_to_its_end_and_counts_unt
             await client.send(post_bytes(CHAT_PATH, BODY))
             await client.read_until(b"data: 1\n\n")
             client.leave()
-        await until(lambda: len(node.tasks) == 1)
+        await until(lambda: node.unattended == 1)
         assert len(node.core.open) == 1
         engine.finish.set()
         record = await node.settled(1)
@@ -99,8 +99,7 @@ async def test_with_finish_also_an_answer_that_has_not_begun_is_read_to_its_end(
             await client.send(post_bytes(CHAT_PATH, BODY))
             await until(lambda: node.core.open)
             client.leave()
-        # the opening and whoever waits for it
-        await until(lambda: len(node.tasks) == 2)
+        await until(lambda: node.unattended == 1)
         assert len(node.core.open) == 1
         go.set()
         await node.settled(1)
@@ -114,9 +113,9 @@ async def test_with_finish_the_reading_is_bounded_in_time_and_by_a_cut() -> None
         node.options["m01"] = RouteOptions(finish_on_abort=True)
         await _abandon(node.port)
         await node.settled(1)
-        node.front.reconfigure(ProxySettings())
+        node.reconfigure(ProxySettings())
         await _abandon(node.port)
-        await until(lambda: len(node.tasks) == 1)
+        await until(lambda: node.unattended == 1)
         node.core.cut_all()
         await node.settled(2)
         assert node.core.outcomes == [Outcome.CANCELLED, Outcome.CUT]
@@ -173,7 +172,7 @@ async def test_with_finish_an_answer_that_fails_without_its_client_ends_the_requ
             await client.send(post_bytes(CHAT_PATH, BODY))
             await asyncio.wait_for(asked.wait(), 20)
             client.leave()
-        await until(lambda: len(node.tasks) == 2)
+        await until(lambda: node.unattended == 1)
         go.set()
         await node.settled(1)
         assert node.core.outcomes == [Outcome.CANCELLED]

@@ -332,7 +332,7 @@ async def test_other_settings_hold_for_the_requests_that_arrive_after_them() -> 
         await client.send(post_bytes(CHAT_PATH, BODY))
         assert (await client.read_head()).startswith(b"HTTP/1.1 200")
         await client.reader.readexactly(2)
-        node.front.reconfigure(ProxySettings(max_body=Bytes(3)))
+        node.reconfigure(ProxySettings(max_body=Bytes(3)))
         await client.send(post_bytes(CHAT_PATH, BODY))
         assert (await client.read_head()).startswith(b"HTTP/1.1 413")
         await node.settled(2)

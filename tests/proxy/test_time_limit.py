@@ -100,7 +100,7 @@ async def test_with_finish_an_abandoned_answer_is_not_read_for_longer() -> None:
             await client.send(post_bytes(CHAT_PATH, BODY))
             await client.read_until(b"data: 1\n\n")
             client.leave()
-        await until(lambda: len(node.tasks) == 1, "the reader without a client")
+        await until(lambda: node.unattended == 1, "the reader without a client")
         run_over(node)
         await until(lambda: engine.closed == 1, "the end of the engine's connection")
         record = await node.settled(1)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from swapd.core.catalog import Catalog
 from swapd.core.commands import Command, Evicted, Kill, ReadMemory, Start, Stop, Transitioned
 from swapd.core.events import (
     EngineGone,
@@ -40,7 +41,7 @@ def start(instance: InstanceId, gpus: int = 1, gib: int = 40, name: str = "a") -
 
 
 #: what the audit knows to be configured
-MODELS = {ModelName("a"): start(ONE).spec}
+CATALOG = Catalog({ModelName("a"): start(ONE).spec})
 
 
 def at(moment_s: float) -> Instant:
@@ -71,7 +72,7 @@ class Script:
 
 
 def node(core: Script, driver: VirtualDriver, *, interval_s: float = 5) -> VirtualNode:
-    reader = Reader(driver, interval=seconds(interval_s))
+    reader = Reader(driver, interval=seconds(interval_s), due=at(0))
     return VirtualNode(core, HealthyWorld(TIMES), reader=reader)
 
 
@@ -101,9 +102,9 @@ def test_every_order_to_read_is_answered_once_even_without_a_driver() -> None:
     latency = Duration(20 * MILLISECOND)
     assert [(r.taken, r.at - r.taken, len(r.readings)) for r in readings] == [
         (at(0), latency, 8),
-        (at(1), latency, 8),
-        (at(5), latency, 0),
-        (at(3), seconds(5), 0),
+        (at(1) + 1, latency, 8),
+        (at(5) + 1, latency, 0),
+        (at(3) + 1, seconds(5), 0),
     ]
 
 
@@ -175,13 +176,13 @@ def heard_all(driver: VirtualDriver, moment: Instant) -> GpuMemoryRead:
 
 
 def booked(instance: InstanceId, gpus: int = 1, after: State = State.RESERVED) -> Transitioned:
-    before = None if after is State.RESERVED else State.UNLOADING
+    before = {State.RESERVED: None, State.LOADING: State.RESERVED}.get(after, State.UNLOADING)
     return Transitioned(instance, ModelName("a"), GpuSet(gpus), before, after, "")
 
 
 def audited(driver: VirtualDriver) -> Audit:
     """Return an audit that has seen one engine start on the first GPU and end at 20 s, with its memory kept."""
-    audit = Audit(driver, UP, MODELS)
+    audit = Audit(driver, UP, CATALOG)
     audit(heard_all(driver, at(0)), (booked(ONE), start(ONE)))
     driver.start(start(ONE), at(0), at(10))
     driver.ready(ONE)
@@ -224,7 +225,7 @@ def test_foreign_memory_that_nobody_told_of_is_no_fault_of_the_start() -> None:
 def test_the_audit_notices_a_start_on_a_gpu_that_is_not_sound(health: GpuHealth) -> None:
     driver = VirtualDriver(hgx())
     driver.befall(HealthTurns(at(1), 1, health))
-    audit = Audit(driver, UP, MODELS)
+    audit = Audit(driver, UP, CATALOG)
     audit(TopologyChanged(at(2), driver.topology), ())
     with pytest.raises(AuditError, match="placeable_only"):
         audit(heard_all(driver, at(3)), (booked(ONE, 0b10), start(ONE, 0b10)))
@@ -232,8 +233,8 @@ def test_the_audit_notices_a_start_on_a_gpu_that_is_not_sound(health: GpuHealth)
 
 def test_the_audit_notices_two_loads_at_once_on_one_gpu() -> None:
     driver = VirtualDriver(hgx())
-    audit = Audit(driver, UP, MODELS)
-    audit(heard_all(driver, at(0)), (booked(ONE), start(ONE, gib=10)))
+    audit = Audit(driver, UP, CATALOG)
+    audit(heard_all(driver, at(0)), (booked(ONE), booked(ONE, after=State.LOADING), start(ONE, gib=10)))
     with pytest.raises(AuditError, match="one_load_per_gpu"):
         audit(heard_all(driver, at(1)), (booked(TWO), start(TWO, gib=10)))
 
@@ -260,7 +261,7 @@ def test_the_audit_cannot_tell_whose_memory_came_back_when_others_gave_some_back
 
 def test_a_gpu_the_readings_leave_out_has_shown_nothing_free() -> None:
     driver = VirtualDriver(hgx())
-    audit = Audit(driver, UP, MODELS)
+    audit = Audit(driver, UP, CATALOG)
     audit(GpuMemoryRead(at(1), at(1), (GpuMemory(1, GPU_BYTES, GPU_BYTES),)), ())
     with pytest.raises(AuditError, match="no_overcommit"):
         audit(RequestArrived(at(1), RequestId(1), ModelName("a")), (booked(ONE), start(ONE)))
@@ -273,7 +274,7 @@ def evicted(model: str) -> Evicted:
 def test_the_audit_notices_an_eviction_that_foreign_memory_makes_pointless() -> None:
     driver = VirtualDriver(hgx())
     driver.befall(ForeignMemory(at(1), 0, Bytes(40 * GIB)))
-    audit = Audit(driver, UP, MODELS)
+    audit = Audit(driver, UP, CATALOG)
     audit(heard_all(driver, at(2)), (booked(ONE, 0b10), evicted("a")))
     with pytest.raises(AuditError, match="foreign_evicts_nobody"):
         audit(heard_all(driver, at(2)), (booked(TWO), evicted("a")))
@@ -282,7 +283,7 @@ def test_the_audit_notices_an_eviction_that_foreign_memory_makes_pointless() -> 
 def test_the_audit_notices_leaked_memory_that_is_back_and_never_counts_again() -> None:
     driver = VirtualDriver(hgx())
     audit = audited(driver)
-    audit(RequestArrived(at(50), RequestId(1), ModelName("a")), (booked(ONE, after=State.LEAKED),))
+    audit(EngineGone(at(50), ONE), (booked(ONE, after=State.LEAKED),))
     audit(heard_all(driver, at(55)), ())
     driver.give_back(ONE, at(56))
     with pytest.raises(AuditError, match="leaks_come_back"):

@@ -1,0 +1,110 @@
+"""Receives large bodies into memory that is used again: no list of pieces, no second copy.
+
+The memory grows with what has come, never with what was announced, so that a client that announces much and sends
+nothing takes nothing from others. The protocol stands in for the connection's own until the body is complete.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+from typing_extensions import override
+
+LARGE: Final = 64 << 10
+"""Larger bodies come here."""
+_FIRST: Final = 256 << 10
+_STEP: Final = 4 << 20
+"""Memory grows twofold up to this step, then by it."""
+_KEPT_SIZE: Final = 4 << 20
+_KEPT: Final = 2
+"""Memory that lies idle is bounded: so many pieces, each of at most that size."""
+
+
+class Arena:
+    """The memory that waits for the next large body."""
+
+    def __init__(self) -> None:
+        self._idle: list[bytearray] = []
+
+    def take(self) -> bytearray:
+        """Return memory of any size."""
+        return self._idle.pop() if self._idle else bytearray(_FIRST)
+
+    def give(self, memory: bytearray) -> None:
+        """Keep memory for the next body, if it is not too much; nobody may look at it any more."""
+        if len(memory) <= _KEPT_SIZE and len(self._idle) < _KEPT:
+            self._idle.append(memory)
+
+
+class Owner(Protocol):
+    """The connection for which a body is received."""
+
+    def body_came(self, count: int) -> bool:
+        """Take it that bytes have come; ``False``: no more of this body is wanted."""
+
+    def body_complete(self, body: memoryview) -> None:
+        """Take over the whole body, and the transport."""
+
+    def pause_writing(self) -> None:
+        """See ``asyncio.Protocol``."""
+
+    def resume_writing(self) -> None:
+        """See ``asyncio.Protocol``."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+
+
+class BodyReceiver(asyncio.BufferedProtocol):
+    """Receives one body."""
+
+    __slots__ = ("_at", "_length", "_memory", "_owner", "_view")
+
+    def __init__(self, owner: Owner, memory: bytearray, length: int, first: bytes) -> None:
+        self._owner = owner
+        self._length = length
+        self._memory = memory
+        self._at = len(first)
+        while len(memory) < len(first):
+            self._grow()
+        memory[: len(first)] = first
+        self._view = memoryview(memory)
+
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._at == len(self._memory):
+            self._view.release()
+            self._grow()
+            self._view = memoryview(self._memory)
+        return self._view[self._at : self._length]
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        self._at += nbytes
+        wanted = self._owner.body_came(nbytes)
+        if wanted and self._at < self._length:
+            return
+        body = self._view[: self._length]
+        # the transport may remember its former protocol for long
+        self._memory, self._view = bytearray(), memoryview(b"")
+        if wanted:
+            self._owner.body_complete(body)
+
+    def _grow(self) -> None:
+        size = len(self._memory)
+        self._memory += bytes(max(1, min(size, _STEP, self._length - size)))
+
+    @override
+    def pause_writing(self) -> None:
+        self._owner.pause_writing()
+
+    @override
+    def resume_writing(self) -> None:
+        self._owner.resume_writing()
+
+    @override
+    def eof_received(self) -> None:
+        return None
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.connection_lost(exc)

@@ -1,0 +1,100 @@
+"""Follows the chunks of an engine's answer exactly, and takes their framing off.
+
+The end of an answer is never guessed from its last bytes: a wrong guess would leak one user's answer into another's.
+Sizes are hexadecimal digits and nothing else; extensions and trailers are read over and dropped, both of bounded
+length. Pieces of unfinished chunks are handed out as they come.
+"""
+
+import re
+from typing import Final
+
+LAST: Final = b"0\r\n\r\n"
+"""What ends a body in chunks."""
+_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[^\r\n\0]*)?\r\n")
+_MAX_LINE: Final = 4 << 10
+_MAX_TRAILERS: Final = 16 << 10
+_TRAILERS: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")
+
+
+class ChunkError(Exception):
+    """The framing is broken; what comes after it has no meaning."""
+
+
+class Chunks:
+    """Where one answer stands between its first chunk and its last."""
+
+    __slots__ = ("_held", "_left", "_trailing", "ended", "rest")
+
+    def __init__(self) -> None:
+        #: the last chunk and what belongs to it is complete
+        self.ended = False
+        #: bytes beyond the end
+        self.rest = b""
+        self._held = b""
+        #: bytes of the current chunk that are still to come
+        self._left = 0
+        #: the last size was zero
+        self._trailing = False
+
+    @property
+    def between(self) -> bool:
+        """Tell whether the next byte begins a chunk."""
+        return not (self._held or self._left or self._trailing)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the pieces of the body in ``data``; raises ``ChunkError``."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        pieces: list[bytes] = []
+        at = 0
+        while at < len(data) and not self.ended:
+            if self._trailing:
+                at = self._trailers(data, at)
+            elif self._left > 2:
+                piece = data[at : at + self._left - 2]
+                pieces.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+            elif self._left:
+                at = self._line_end(data, at)
+            else:
+                at = self._size(data, at)
+        if self.ended:
+            self.rest = data[at:]
+        return pieces
+
+    def _line_end(self, data: bytes, at: int) -> int:
+        """Pass over the line end behind a chunk's data."""
+        expected = b"\r\n"[2 - self._left :]
+        found = data[at : at + self._left]
+        if not expected.startswith(found):
+            raise ChunkError("a chunk is longer than its size")
+        self._left -= len(found)
+        return at + len(found)
+
+    def _size(self, data: bytes, at: int) -> int:
+        found = _LINE.match(data, at)
+        if found is None:
+            if data.find(b"\n", at) >= 0 or len(data) - at > _MAX_LINE:
+                raise ChunkError("the size of a chunk cannot be read")
+            self._held = data[at:]
+            return len(data)
+        size = int(found[1], 16)
+        self._left = size + 2 if size else 0
+        self._trailing = size == 0
+        return found.end()
+
+    def _trailers(self, data: bytes, at: int) -> int:
+        found = _TRAILERS.match(data, at)
+        if found is not None:
+            self.ended = True
+            return found.end()
+        if data.find(b"\r\n\r\n", at) >= 0 or len(data) - at > _MAX_TRAILERS:
+            raise ChunkError("the trailers cannot be read")
+        self._held = data[at:]
+        return len(data)
+
+
+def framed(payload: bytes) -> bytes:
+    """Return the payload as one chunk."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload)

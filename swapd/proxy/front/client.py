@@ -1,0 +1,394 @@
+"""Keeps one client's connection: reads requests of plain form, and hands everything else over to aiohttp.
+
+One request is served at a time; what is sent meanwhile is held, up to a limit beyond which nothing more is read. A
+connection that was handed over stays there. Time runs only for a client that owes something: the rest of a head, of a
+body, or of a body that was refused. It is looked at by the server's sweep, so that no request costs a timer.
+"""
+
+import asyncio
+import enum
+from typing import Final, Protocol, cast
+
+import structlog
+from typing_extensions import override
+
+from swapd.core.ids import SECOND
+from swapd.proxy.body import buffer_full, too_large, too_slow, upload_deadline
+from swapd.proxy.failure import Failure, RefusedError
+from swapd.proxy.front.arena import LARGE, BodyReceiver
+from swapd.proxy.front.exchange import FrontExchange
+from swapd.proxy.front.heads import RequestHead, could_begin, read_head
+from swapd.proxy.front.outlet import Outlet
+from swapd.proxy.front.own import answer_here
+from swapd.proxy.front.replies import Date
+from swapd.proxy.front.surroundings import Door
+from swapd.proxy.request_id import request_id_of
+from swapd.proxy.routes import Kind, find
+
+_HELD: Final = 64 << 10
+"""Bytes that are read ahead of the request being served."""
+_LINGERING_S: Final = 10.0
+"""A refused body is read and dropped for so long, that the client may come to read the refusal."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Server(Door, Protocol):
+    """What the connections of one port have in common."""
+
+    @property
+    def date(self) -> Date:
+        """Return the current time for heads."""
+
+    def take_memory(self) -> bytearray:
+        """Return memory for a large body."""
+
+    def watch(self, connection: "ClientConnection") -> None:
+        """Look at the connection's time in the next sweeps."""
+
+    def opened(self, connection: "ClientConnection") -> None:
+        """Know a new connection."""
+
+    def closed(self, connection: "ClientConnection") -> None:
+        """Forget a connection."""
+
+    def fallback(self) -> asyncio.Protocol:
+        """Return aiohttp's protocol for one connection."""
+
+
+class Owes(enum.Enum):
+    """What the client is expected to send."""
+
+    NOTHING = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+    #: the rest of a body that nobody wants
+    REFUSED = enum.auto()
+
+
+# on Python 3.11 a member costs ten times as much as a global
+_NOTHING: Final = Owes.NOTHING
+_HEAD: Final = Owes.HEAD
+_BODY: Final = Owes.BODY
+_REFUSED: Final = Owes.REFUSED
+_POST: Final = b"POST"
+_INFERENCE: Final = Kind.INFERENCE
+_WEBSOCKET: Final = Kind.WEBSOCKET
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection."""
+
+    __slots__ = (
+        "_body",
+        "_exchange",
+        "_held",
+        "_last",
+        "_left",
+        "_owes",
+        "_reading_paused",
+        "_server",
+        "_since",
+        "_transport",
+        "_writing_paused",
+        "closing",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._exchange: FrontExchange | None = None
+        #: bytes that have come and are not looked at yet
+        self._held = b""
+        #: what has come of a small body that is not complete
+        self._body: bytearray | None = None
+        #: bytes of a body that are still to come
+        self._left = 0
+        self._owes = _NOTHING
+        #: loop times: since when the client owes something, and of its last bytes
+        self._since = self._last = 0.0
+        self._reading_paused = self._writing_paused = False
+        #: no further request is taken
+        self.closing = False
+
+    # ── what the server says ─────────────────────────────────────────────────────────────────────────────────────
+
+    def close_when_idle(self) -> None:
+        """Take no further request."""
+        self.closing = True
+        if self._exchange is None and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def in_time(self, now: float) -> bool:
+        """End what takes too long; ``False``: the client owes nothing any more."""
+        settings = self._server.desk.settings
+        match self._owes:
+            case Owes.HEAD if now - self._since > settings.head_timeout / SECOND:
+                self._close()
+            case Owes.REFUSED if now - self._since > _LINGERING_S:
+                self._close()
+            case Owes.BODY if self._exchange is not None:
+                if now > upload_deadline(settings, self._since, self._last, self._exchange.size):
+                    self._refuse(too_slow(), close=True)
+            case _:
+                pass
+        return self._owes is not _NOTHING
+
+    # ── called by the transport ──────────────────────────────────────────────────────────────────────────────────
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        self._server.opened(self)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._owes = _NOTHING
+        self._held = b""
+        self._server.closed(self)
+        if self._exchange is not None:
+            self._exchange.client_left()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._owes is _BODY:
+                self._read_body(data)
+            elif self._owes is _REFUSED:
+                self._pass_over(data)
+            elif self._exchange is not None or self._writing_paused:
+                self._hold(data)
+            else:
+                self._read(self._held + data if self._held else data)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one connection
+            self._failed(error)
+
+    @override
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    @override
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+        elif self._held:
+            self._go_on()
+
+    # ── heads ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, data: bytes) -> None:
+        """Begin with the next request."""
+        if data.startswith(b"\r\n"):
+            # some clients send an empty line after a body
+            data = data.lstrip(b"\r\n")
+        self._held = b""
+        if not data:
+            return
+        head = read_head(data)
+        if head is None:
+            self._read_odd(data)
+            return
+        self._owes = _NOTHING
+        server, transport = self._server, self._transport
+        assert transport is not None
+        path = head.target.partition(b"?")[0].decode("ascii")
+        match = find(path)
+        if match is not None and match.route.kind is _WEBSOCKET:
+            self._hand_over(data)
+            return
+        outlet = Outlet(
+            transport,
+            server.date,
+            request_id_of(head.client_id),
+            bodiless=head.method == b"HEAD",
+            keep_alive=head.keep_alive and not self.closing,
+        )
+        if match is None or match.route.kind is not _INFERENCE or head.method != _POST:
+            if answer_here(server.desk, outlet, match, method=head.method.decode("ascii"), path=path):
+                self._left = head.length
+                self._after(data[head.size :], keep_alive=outlet.keep_alive)
+                return
+            assert match is not None
+        exchange = FrontExchange(server, self, head, match, outlet=outlet)
+        self._exchange = exchange
+        if self._writing_paused:
+            exchange.pause()
+        self._receive(exchange, head, data)
+
+    def _read_odd(self, data: bytes) -> None:
+        """Wait for the rest of a head, or leave it to aiohttp."""
+        if b"\r\n\r\n" in data or not could_begin(data):
+            self._hand_over(data)
+            return
+        self._held = data
+        if self._owes is not _HEAD:
+            self._owe(_HEAD)
+
+    def _hand_over(self, data: bytes) -> None:
+        transport = self._transport
+        assert transport is not None
+        self._transport = None
+        self._owes = _NOTHING
+        self._server.closed(self)
+        self._resume_reading(transport)
+        other = self._server.fallback()
+        transport.set_protocol(other)
+        other.connection_made(transport)
+        if self._writing_paused:
+            other.pause_writing()
+        other.data_received(data)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what comes while a request is served; a client that leaves is noticed as long as it is read from."""
+        self._held += data
+        if len(self._held) > _HELD and not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self, transport: asyncio.Transport) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+
+    # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self, exchange: FrontExchange, head: RequestHead, data: bytes) -> None:
+        """Take the body as far as it has come with its head."""
+        desk = self._server.desk
+        start, length = head.size, head.length
+        came = len(data) - start
+        self._left = length
+        if length > desk.settings.max_body:
+            self._held = data[start:]
+            self._refuse(too_large(desk.settings.max_body))
+        elif came < length and length > desk.budget.free:
+            self._held = data[start:]
+            self._refuse(buffer_full())
+        elif came >= length:
+            self._held = data[start + length :]
+            if self.body_came(length):
+                exchange.begin(data[start : start + length])
+        elif self.body_came(came):
+            self._owe(_BODY)
+            if length > LARGE:
+                assert self._transport is not None
+                receiver = BodyReceiver(self, self._server.take_memory(), length, data[start:])
+                self._transport.set_protocol(receiver)
+            else:
+                self._body = bytearray(data[start:])
+
+    def _read_body(self, data: bytes) -> None:
+        body, exchange = self._body, self._exchange
+        assert body is not None
+        assert exchange is not None
+        if len(data) > self._left:
+            data, self._held = data[: self._left], data[self._left :]
+        if self.body_came(len(data)):
+            body += data
+            if not self._left:
+                self._owes, self._body = _NOTHING, None
+                exchange.begin(bytes(body))
+
+    def body_came(self, count: int) -> bool:
+        """Take it that bytes of the body have come; ``False``: no more of it is wanted."""
+        assert self._exchange is not None
+        self._left -= count
+        try:
+            self._exchange.book(count)
+        except RefusedError as error:
+            self._refuse(error.failure)
+            return False
+        if self._owes is _BODY:
+            self._last = asyncio.get_running_loop().time()
+        return True
+
+    def body_complete(self, body: memoryview) -> None:
+        """Serve the request of a large body."""
+        assert self._transport is not None
+        assert self._exchange is not None
+        self._owes = _NOTHING
+        self._transport.set_protocol(self)
+        self._exchange.begin(body)
+
+    def _refuse(self, failure: Failure, *, close: bool = False) -> None:
+        """Answer before the body is complete; what is still to come of it is read and dropped."""
+        exchange, transport = self._exchange, self._transport
+        assert exchange is not None
+        assert transport is not None
+        if self._owes is _BODY and self._body is None:
+            transport.set_protocol(self)
+        self._owes, self._body = _NOTHING, None
+        exchange.outlet.keep_alive = exchange.outlet.keep_alive and not close
+        exchange.refuse(failure)
+
+    def _pass_over(self, data: bytes) -> None:
+        """Drop what belongs to a body that nobody wants."""
+        dropped = min(len(data), self._left)
+        self._left -= dropped
+        if not self._left:
+            self._owes = _NOTHING
+            self._after(data[dropped:], keep_alive=not self.closing)
+
+    # ── between requests ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def over(self) -> None:
+        """Go on after an answer (called by the exchange)."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and self._transport is not None:
+            self._after(self._held, keep_alive=exchange.outlet.keep_alive)
+
+    def _after(self, data: bytes, *, keep_alive: bool) -> None:
+        """Go on with ``data`` once an answer has been written."""
+        transport = self._transport
+        assert transport is not None
+        self.closing = self.closing or not keep_alive
+        dropped = min(len(data), self._left)
+        self._left -= dropped
+        self._held = data[dropped:]
+        if self._left and not transport.is_closing():
+            self._owe(_REFUSED)
+            self._resume_reading(transport)
+        elif self.closing:
+            transport.close()
+        elif self._held:
+            # in a turn of its own: nobody has the loop for himself by sending many requests at once
+            _ = asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._resume_reading(transport)
+
+    def _go_on(self) -> None:
+        transport = self._transport
+        if transport is None or self._exchange is not None or self._writing_paused or transport.is_closing():
+            return
+        self._resume_reading(transport)
+        try:
+            self._read(self._held)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one connection
+            self._failed(error)
+
+    def _owe(self, what: Owes) -> None:
+        self._owes = what
+        self._since = self._last = asyncio.get_running_loop().time()
+        self._server.watch(self)
+
+    def _close(self) -> None:
+        self._owes = _NOTHING
+        if self._transport is not None:
+            self._transport.close()
+
+    def _failed(self, error: Exception) -> None:
+        """End a connection that a bug has hit."""
+        if self._exchange is not None:
+            self._exchange.fails(error)
+        else:
+            _log.error("connection_failed", exc_info=error)
+            self.abort()

@@ -1,0 +1,370 @@
+"""Takes one request of plain form to its engine and back, by callbacks only.
+
+It does what ``inference.py`` does on the other path, under the same rules: one ending, one retry before the first byte,
+no clean end for what broke off. No task, future or timer comes to be while the model is resident and its engine has a
+connection in the pool. The gate's calls come from inside a post; what follows from them is done in the next turn of the
+loop.
+"""
+
+import asyncio
+
+import structlog
+
+from swapd.core.commands import Reject
+from swapd.core.ids import SECOND, Bytes, Duration, InstanceId
+from swapd.core.reasons import Outcome, Rejection
+from swapd.proxy.body import buffer_full
+from swapd.proxy.errors import cut_off, failure_of_reject, internal_error, not_passed_on, overdue
+from swapd.proxy.failure import Failure, RefusedError
+from swapd.proxy.front.account import Account
+from swapd.proxy.front.answers import AnswerHead
+from swapd.proxy.front.engine import Body, EngineConnection, EnginePool
+from swapd.proxy.front.heads import RequestHead, without_accept_encoding
+from swapd.proxy.front.outlet import Outlet, is_event_stream
+from swapd.proxy.front.surroundings import Client, Door
+from swapd.proxy.front.understand import understand
+from swapd.proxy.keepalive import READ_OF_AN_ERROR, comment, no_event_stream
+from swapd.proxy.routes import Match
+from swapd.proxy.usage import UsageReader, usage_reader
+
+_log = structlog.get_logger(__name__)
+
+
+class FrontExchange(Account):
+    """One request, from its head to its end. It is the ``Sink`` of its connection to the engine."""
+
+    #: booked in the budget
+    _booked = 0
+    #: ``None``: it is not complete, or has been let go
+    _body: Body | None = None
+    _engine: EngineConnection | None = None
+    #: not to be sent on a pooled connection: that may be why the first attempt failed
+    _fresh = False
+    _opening: asyncio.Task[None] | None = None
+    #: of the next comment while the request waits
+    _timer: asyncio.TimerHandle | None = None
+    #: the client takes no more for now
+    _paused = False
+    _over = False
+    #: done when the exchange is over; only for an abandoned one
+    _ended: asyncio.Future[None] | None = None
+    _reader: UsageReader | None = None
+    #: an engine's answer that cannot go into the stream that has begun: its status and its first bytes
+    _error: tuple[int, bytearray] | None = None
+
+    def __init__(self, door: Door, client: Client, head: RequestHead, match: Match, *, outlet: Outlet) -> None:
+        self._door = door
+        self._client = client
+        self._head = head
+        self._match = match
+        self._desk = desk = door.desk
+        self.outlet = outlet
+        self.request_id = outlet.request_id
+        self.method = head.method.decode("ascii")
+        #: path and query for the engine
+        self._target = head.target
+        self.path = head.target.partition(b"?")[0].decode("ascii")
+        self.dialect = match.route.dialect
+        self.arrived = desk.services.now()
+
+    # ── what the client's connection says ────────────────────────────────────────────────────────────────────────
+
+    def book(self, count: int) -> None:
+        """Note that bytes of the body have come; raises ``RefusedError`` when there is no room for them."""
+        if not self._desk.budget.take(count):
+            raise RefusedError(buffer_full())
+        self.size += count
+        self._booked += count
+
+    def begin(self, body: Body) -> None:
+        """Serve the request, which is complete now."""
+        self._body = body
+        try:
+            self._ask(body)
+        except RefusedError as error:
+            self.refuse(error.failure)
+
+    def refuse(self, failure: Failure) -> None:
+        """Answer with a failure."""
+        self._fail(Outcome.SERVED, failure)
+
+    def client_left(self) -> None:
+        """Take it that the client has gone: nothing more can be written."""
+        if self._over:
+            return
+        self.outlet.drop()
+        asked = self._engine is not None or self._opening is not None
+        if asked and self.model is not None and self._desk.services.options(self.model).finish_on_abort:
+            self._finish_alone()
+        else:
+            self._close(Outcome.CANCELLED)
+
+    def pause(self) -> None:
+        """Read no more from the engine for now: the client does not keep up."""
+        self._paused = True
+        if self._engine is not None:
+            self._engine.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._paused = False
+        if self._engine is not None:
+            self._engine.resume_reading()
+
+    # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask(self, body: Body) -> None:
+        """Find out the model and ask the core for a place; raises ``RefusedError``."""
+        desk, services = self._desk, self._desk.services
+        wish = understand(services, self._head, self._match, body, self.dialect)
+        model, self._target, self.dialect = wish.model, wish.target, wish.dialect
+        self.model = model
+        limit = services.options(model).request_timeout
+        lease = desk.gate.open(model, priority=wish.priority, body_bytes=Bytes(self.size), limit=limit)
+        self.lease = lease
+        lease.on_break = self._broken_off_soon
+        lease.on_answer = self._go_on_soon
+        if lease.answer is not None:
+            self._go_on()
+        elif wish.streams and self._match.route.sse and desk.settings.sse_keepalive is not None:
+            self._comment_later(desk.settings.sse_keepalive)
+
+    def _go_on_soon(self) -> None:
+        _ = asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _broken_off_soon(self) -> None:
+        _ = asyncio.get_running_loop().call_soon(self._broken_off)
+
+    def _go_on(self) -> None:
+        """Act on the core's answer."""
+        lease = self.lease
+        if self._over or lease is None or lease.answer is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if isinstance(lease.answer, Reject):
+            self._fail(Outcome.REJECTED, failure_of_reject(lease.answer))
+        elif lease.is_cut or lease.is_overdue:
+            self._broken_off()
+        else:
+            self._attempt(lease.answer.instance)
+
+    def _broken_off(self) -> None:
+        """End a request that the core has cut, or that has been at its engine for too long."""
+        lease = self.lease
+        if self._over or lease is None:
+            return
+        failure = cut_off() if lease.is_cut else overdue(lease.limit or Duration(0))
+        outcome = Outcome.CUT if lease.is_cut else Outcome.UPSTREAM_FAILED
+        self._fail(outcome, failure)
+
+    def _comment_later(self, interval: Duration) -> None:
+        self._timer = asyncio.get_running_loop().call_later(interval / SECOND, self._comment, interval)
+
+    def _comment(self, interval: Duration) -> None:
+        assert self.lease is not None
+        if not self.outlet.begun:
+            self.status = 200
+            self.outlet.begin_stream()
+        self.outlet.comment(comment(self.lease))
+        self._comment_later(interval)
+
+    # ── the engine ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _attempt(self, instance: InstanceId) -> None:
+        pool = self._door.pool(instance)
+        if pool is None:
+            self._attempt_failed()
+            return
+        engine = None if self._fresh else pool.take()
+        if engine is not None:
+            self._send(engine, pool)
+            return
+        try:
+            self._opening = self._desk.services.tasks.start(self._open(pool), name=f"connect {self.request_id}")
+        except RuntimeError:
+            # the daemon is closing
+            self._attempt_failed()
+
+    def _attempt_failed(self) -> None:
+        """Report that not one byte of an answer came; the core's next answer says how it goes on."""
+        self._fresh = True
+        assert self.lease is not None
+        self.lease.upstream_failed()
+
+    async def _open(self, pool: EnginePool) -> None:
+        try:
+            engine = await pool.connect()
+        except OSError:
+            engine = None
+        self._opening = None
+        if engine is not None:
+            self._send(engine, pool)
+        elif self.outlet.gone:
+            self._close(Outcome.CANCELLED)
+        else:
+            self._attempt_failed()
+
+    def _send(self, engine: EngineConnection, pool: EnginePool) -> None:
+        head, body = self._head, self._body
+        assert body is not None
+        self._engine = engine
+        fields = without_accept_encoding(head.fields) if self.outlet.begun else head.fields
+        message = b"%b %b HTTP/1.1%b%b\r\nx-request-id: %b\r\n\r\n" % (
+            head.method,
+            self._target,
+            pool.host_line,
+            fields,
+            self.request_id.encode("ascii"),
+        )
+        engine.send(self, message, body, bodiless=head.method == b"HEAD")
+        if self._paused:
+            engine.pause_reading()
+
+    def begins(self, head: AnswerHead) -> None:
+        """Take the head of the engine's answer; from here on nothing is tried again."""
+        assert self.lease is not None
+        self._release_body()
+        self._reader = usage_reader(head.content_type, head.content_encoding)
+        if not self.outlet.begun:
+            self.status = head.status
+            self.outlet.begin(head, self.lease.grant)
+        elif not is_event_stream(head):
+            self._error = head.status, bytearray()
+
+    def piece(self, payload: bytes, framed: bytes) -> None:
+        """Pass on a piece of the body, and read what it tells of usage."""
+        if self._error is not None:
+            text = self._error[1]
+            text += payload[: READ_OF_AN_ERROR - len(text)]
+            return
+        if not self.outlet.gone:
+            self._count(len(payload))
+            self.outlet.piece(payload, framed)
+        if self._reader is not None:
+            self._reader.feed(payload)
+
+    def pause_point(self) -> None:
+        """Send what is held back."""
+        self.outlet.flush()
+
+    def ends(self) -> None:
+        """Bring the request to its proper end."""
+        self._engine = None
+        if self._error is not None:
+            status, text = self._error
+            self.refuse(no_event_stream(status, text))
+            return
+        if self._reader is not None:
+            self.usage = self._reader.finish()
+        if self.outlet.gone:
+            self._close(Outcome.CANCELLED)
+        else:
+            self._count(0)
+            self.outlet.end()
+            self._close(Outcome.SERVED)
+
+    def unanswered(self) -> None:
+        """Try again, if the core says so."""
+        self._engine = None
+        if self.outlet.gone:
+            self._close(Outcome.CANCELLED)
+        else:
+            self._attempt_failed()
+
+    def malformed(self, why: str) -> None:
+        """Tell that the answer is none."""
+        self.breaks(why)
+
+    def breaks(self, why: str) -> None:
+        """Make the break visible."""
+        self._engine = None
+        self._fail(Outcome.UPSTREAM_FAILED, not_passed_on(why))
+
+    def fails(self, error: Exception) -> None:
+        """End a request that a bug has hit."""
+        if self._over:
+            return
+        self._engine = None
+        _log.error("request_failed", request_id=self.request_id, path=self.path, exc_info=error)
+        if self.outlet.begun:
+            self.outlet.break_off(None, self.dialect, self._desk.settings.break_off_timeout)
+        else:
+            self.status = 500
+            self.outlet.keep_alive = False
+            self.outlet.error(internal_error(), self.dialect, self._desk.services.random)
+        self._close(Outcome.CANCELLED)
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _count(self, size: int) -> None:
+        if self.first_byte is None:
+            self.first_byte = self._desk.services.now()
+        self.bytes_out += size
+
+    def _fail(self, outcome: Outcome, failure: Failure) -> None:
+        """Tell the client of a failure, by an error if nothing was sent yet, else by a visible break."""
+        if self.outlet.gone:
+            timed_out = failure.reason is Rejection.UPSTREAM_TIMEOUT
+            self.reason = failure.reason if timed_out else None
+            self._close(Outcome.CUT if outcome is Outcome.CUT else Outcome.CANCELLED)
+            return
+        self.reason = failure.reason
+        if self.outlet.begun:
+            self.outlet.break_off(failure, self.dialect, self._desk.settings.break_off_timeout)
+        else:
+            self.status = failure.status
+            self.outlet.error(failure, self.dialect, self._desk.services.random)
+        self._close(outcome)
+
+    def _finish_alone(self) -> None:
+        """Read the answer to its end without the client: some engines suffer when one request of a batch breaks off."""
+        self.resume()
+        self._ended = asyncio.get_running_loop().create_future()
+        try:
+            _ = self._desk.services.tasks.start(self._give_up_late(self._ended), name=f"finish {self.request_id}")
+        except RuntimeError:
+            # the daemon is closing
+            self._close(Outcome.CANCELLED)
+
+    async def _give_up_late(self, ended: asyncio.Future[None]) -> None:
+        try:
+            await asyncio.wait((ended,), timeout=self._desk.settings.finish_timeout / SECOND)
+        finally:
+            self._close(Outcome.CANCELLED)
+
+    def _release_body(self) -> None:
+        """Let go of the body; its memory serves the next one if nothing of it waits to be written."""
+        if self._booked:
+            self._desk.budget.give(self._booked)
+            self._booked = 0
+        body, self._body = self._body, None
+        if type(body) is memoryview and (self._engine is None or self._engine.sent):
+            self._door.give_back(body)
+
+    def _close(self, outcome: Outcome) -> None:
+        """Let go of everything and report the end; the first call counts."""
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+        self._release_body()
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._engine is not None:
+            self._engine.abort()
+            self._engine = None
+        lease = self.lease
+        if lease is not None:
+            if lease.waits:
+                ready = self._desk.ready.since(lease.model)
+                lease.left(cold_start=ready is None or ready > lease.arrived)
+            # without these two the objects of a request would be a cycle, which only the garbage collector ends
+            lease.on_break = lease.on_answer = None
+            lease.end(outcome)
+        self._desk.services.finished(self.record(self._desk.services.now()))
+        self._client.over()

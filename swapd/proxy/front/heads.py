@@ -1,0 +1,121 @@
+"""Reads the heads of requests, and takes only those of which every byte has one meaning.
+
+One regular expression decides: a known method, a target in origin form, HTTP/1.1, field names that are tokens, values
+of printable ASCII, no folded lines, no bare CR or LF, no NUL. Beyond that: one Host, at most one Content-Length and
+that of digits, and no field that changes how the connection is read. Everything else may be good HTTP or an attempt to
+smuggle a request; this module does not tell them apart. It says ``None``, and the connection goes to aiohttp, whose
+parser is the only other one there is.
+"""
+
+import re
+from typing import Final
+
+MAX_HEAD: Final = 32 << 10
+"""Bytes; what is longer goes to aiohttp, which has limits of its own."""
+_MAX_LENGTH_DIGITS: Final = 15
+
+_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+_HEAD: Final = re.compile(
+    rb"(POST|GET|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[\x21-\x7e]*+) HTTP/1\.1"
+    rb"((?:\r\n" + _TOKEN + rb":[\t\x20-\x7e]*+)*+)\r\n\r\n"
+)
+_SPECIAL: Final = re.compile(
+    rb"\r\n(host|content-length|connection|transfer-encoding|expect|upgrade|te|trailer|keep-alive|http2-settings"
+    rb"|proxy-(?:connection|authenticate|authorization)|content-type|content-encoding|x-request-id|x-swapd-model"
+    rb"|x-swapd-priority):[ \t]*([^\r\n]*)",
+    re.IGNORECASE,
+)
+_DROPPED: Final = re.compile(
+    rb"\r\n(?:host|connection|keep-alive|x-request-id|proxy-(?:connection|authenticate|authorization)):[^\r\n]*",
+    re.IGNORECASE,
+)
+_ACCEPT_ENCODING: Final = re.compile(rb"\r\naccept-encoding:[^\r\n]*", re.IGNORECASE)
+_DROPPED_NAMES: Final = frozenset((b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization"))
+_OTHER_FORMS: Final = (b"multipart/", b"audio/", b"image/", b"video/", b"application/octet-stream")
+"""Media types that are not read as JSON, at least not always."""
+
+
+class RequestHead:
+    """One request's head, as far as anything here needs it. What the class says holds until the head says otherwise."""
+
+    method: bytes
+    target: bytes
+    #: bytes of the head itself
+    size: int
+    #: fields for the engine, each with the line end before it
+    fields: bytes
+    #: of the body
+    length = 0
+    keep_alive = True
+    #: value of ``x-request-id``, ``x-swapd-model`` and ``x-swapd-priority``
+    client_id: str | None = None
+    model: str | None = None
+    priority: str | None = None
+
+
+def read_head(data: bytes) -> RequestHead | None:
+    """Return the head at the beginning of ``data``, which holds all of it; ``None`` if it is not of the plain form."""
+    found = _HEAD.match(data)
+    if found is None:
+        return None
+    head = RequestHead()
+    head.method, head.target, fields = found.groups()
+    head.size = found.end()
+    special = _SPECIAL.findall(fields)
+    hosts = lengths = dropped = 0
+    for name, value in special:
+        key = name.lower()
+        if key == b"host":
+            hosts += 1
+        elif key == b"content-length":
+            lengths += 1
+            digits = value.rstrip(b" \t")
+            if not digits.isdigit() or len(digits) > _MAX_LENGTH_DIGITS:
+                return None
+            head.length = int(digits)
+        elif key == b"content-type":
+            if value.lower().startswith(_OTHER_FORMS):
+                return None
+        elif key in _DROPPED_NAMES:
+            dropped += 1
+        elif not _take(head, key, value.rstrip(b" \t")):
+            return None
+        else:
+            dropped += key != b"x-swapd-model"
+    if hosts != 1 or lengths > 1 or b"#" in head.target or head.target.endswith(b"?"):
+        return None
+    if not dropped and special[0][0].lower() == b"host" and fields[2:6].lower() == b"host":
+        # the common case, a fifth of the cost
+        end = fields.find(b"\r\n", 2)
+        head.fields = fields[end:] if end > 0 else b""
+    else:
+        head.fields = _DROPPED.sub(b"", fields)
+    return head
+
+
+def _take(head: RequestHead, key: bytes, value: bytes) -> bool:
+    """Note a field that is seldom there; ``False`` if it takes the request out of the plain form."""
+    text = value.decode("ascii")
+    match key:
+        case b"connection":
+            head.keep_alive = text.lower() != "close"
+            return text.lower() in {"keep-alive", "close"}
+        case b"x-request-id" if head.client_id is None:
+            head.client_id = text
+        case b"x-swapd-priority" if head.priority is None:
+            head.priority = text
+        case b"x-swapd-model":
+            head.model = text
+        case _:
+            return False
+    return True
+
+
+def could_begin(data: bytes) -> bool:
+    """Tell whether ``data``, without the empty line that ends a head, may still become a head of the plain form."""
+    return len(data) <= MAX_HEAD and data.count(b"\n") == data.count(b"\r\n") and b"\0" not in data
+
+
+def without_accept_encoding(fields: bytes) -> bytes:
+    """Return the fields for an engine whose answer has to be readable."""
+    return _ACCEPT_ENCODING.sub(b"", fields)

@@ -1,0 +1,52 @@
+"""Reads a request of plain form as far as swapd needs: which model, in which class, and whether a stream is wanted."""
+
+from typing import NamedTuple
+
+from yarl import URL
+
+from swapd.core.catalog import Priority
+from swapd.core.ids import ModelName
+from swapd.proxy.address import address_of, resolved
+from swapd.proxy.dialects import Dialect
+from swapd.proxy.front.engine import Body
+from swapd.proxy.front.heads import RequestHead
+from swapd.proxy.model_name import BodyFields, read_json, read_plain
+from swapd.proxy.naming import name_beside_body, priority_named
+from swapd.proxy.routes import Match
+from swapd.proxy.services import Services
+
+_HIGH = Priority.HIGH
+
+
+class Wish(NamedTuple):
+    """What a client wants."""
+
+    model: ModelName
+    priority: Priority
+    #: the client asked for a stream in the body
+    streams: bool
+    #: path and query for the engine
+    target: bytes
+    #: in which errors are told
+    dialect: Dialect
+
+
+def understand(services: Services, head: RequestHead, match: Match, body: Body, dialect: Dialect) -> Wish:
+    """Return what the client wants; ``dialect`` is the route's. Raises ``RefusedError``."""
+    priority = _HIGH if head.priority is None else priority_named(head.priority)
+    if match.path_name is not None:
+        method, target = head.method.decode("ascii"), head.target.decode("ascii")
+        address = address_of(services, match, method, target)
+        return Wish(address.model, priority, False, address.target.encode("ascii"), address.dialect)  # noqa: FBT003
+    if type(body) is bytes:
+        # the ordinary body, and a name that is known
+        plain = read_plain(body)
+        model = None if plain is None or plain.model is None else services.directory.resolve(plain.model)
+        if plain is not None and model is not None:
+            return Wish(model, priority, plain.stream, head.target, dialect)
+    found = read_json(body) if len(body) else BodyFields(None, stream=False)
+    name = found.model
+    if name is None:
+        query = head.target.partition(b"?")[2].decode("ascii")
+        name = name_beside_body(URL.build(path="/", query_string=query, encoded=True).query, head.model)
+    return Wish(resolved(services, name), priority, found.stream, head.target, dialect)

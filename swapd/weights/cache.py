@@ -1,0 +1,336 @@
+"""Carries out the core's orders about weights, and answers for all that lies in the cache's folder.
+
+Orders are synchronous and report nothing themselves; the facts follow through ``post``. What is needed, held or pinned
+is told by ``heed``; nothing here decides it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from swapd.aio.supervise import Tasks
+from swapd.aio.threads import Stop, on_own_thread
+from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
+from swapd.weights.bucket import Bucket
+from swapd.weights.copies import Copy, check_file, condemn, settle_doubts
+from swapd.weights.facts import CacheRead, Fact, Fetched, FetchFailed, FetchFailure, Removed, Verified, Warmed
+from swapd.weights.fetches import Fetches
+from swapd.weights.flight import ContentLocks, Tools
+from swapd.weights.inventory import Layout, scan
+from swapd.weights.page_cache import Warming, Warmth, resident_bytes
+from swapd.weights.room import Room
+from swapd.weights.settings import CacheSettings, CacheStats, CopyView, Progress, Standing, Weights
+from swapd.weights.space import Account, Disk, limit
+from swapd.weights.watch import signs
+
+_SCANS = 5
+"""A folder that is changed by ourselves during so many looks is looked at again at the next sign."""
+
+_log = structlog.get_logger(__name__)
+
+
+class WeightCache:
+    """The weight cache of the node; made and used on one event loop."""
+
+    def __init__(self, *, settings: CacheSettings, post: Callable[[Fact], None], now: Callable[[], Instant]) -> None:
+        self._settings = settings
+        self._post = post
+        self._now = now
+        self._tasks = Tasks()
+        self._layout = Layout(settings.path)
+        self._account = Account()
+        self._room = Room(
+            self._account, self._layout, settings, post=post, now=now, lost=self._changed, tasks=self._tasks
+        )
+        tools = Tools(
+            settings=settings,
+            account=self._account,
+            layout=self._layout,
+            room=self._room,
+            bucket=Bucket(settings.bandwidth, now=time.monotonic),
+            locks=ContentLocks(),
+            now=now,
+            gained=self._changed,
+        )
+        self._fetches = Fetches(tools, post=post, later=self._later, tasks=self._tasks)
+        self._warming: dict[ModelName, Stop] = {}
+        self._disk = Disk(0, 0)
+        self._told: Mapping[ModelName, Bytes] | None = None
+        self._started = False
+        #: changes with every change of the account, so that a look from before is not believed
+        self._generation = 0
+        self._doubts: set[str] = set()
+
+    async def start(self) -> None:
+        """Create the folder, look at what is there, tell it, and watch it. Raises ``OSError``."""
+        await on_own_thread(self._layout.prepare, name="swapd-prepare")
+        await self._look()
+        self._started = True
+        self._tell()
+        _ = self._tasks.start(self._watch(), name="watch the weight cache")
+
+    # What the core tells:
+
+    def serve(self, models: Mapping[ModelName, Weights]) -> None:
+        """Take the models that have a source; fetches of others end."""
+        for model in self._account.models:
+            if model not in models:
+                self._fetches.cancel(model)
+        self._account.models = dict(models)
+        self._touched()
+
+    def heed(self, standings: Mapping[ModelName, Standing]) -> None:
+        """Take what the core says of each model; one that is left out is wanted by nobody now."""
+        self._account.standings = dict(standings)
+        self._room.changed()
+
+    # Orders, each answered by one fact:
+
+    def fetch(self, model: ModelName, *, ahead: bool = False) -> None:
+        """Bring a model's weights here; ``ahead``: nobody waits yet, others go first. Answer: Fetched, FetchFailed."""
+        weights = self._account.models.get(model)
+        if weights is None:
+            detail = f"{model} names no source of its weights"
+            self._later(FetchFailed(self._now(), model, FetchFailure.REFUSED, detail))
+        elif self._account.usable(weights) is not None:
+            self._later(Fetched(self._now(), model, Bytes(0), Duration(0)))
+        else:
+            self._fetches.order(model, weights, ahead=ahead)
+
+    def cancel_fetch(self, model: ModelName) -> None:
+        """Nobody wants it any more: the fetch is answered with FetchFailed; what has come stays."""
+        self._fetches.cancel(model)
+
+    def refetch(self, model: ModelName) -> None:
+        """Give up the copy of a model, which an engine could not load, and fetch it anew. Answer: as for a fetch."""
+        weights, copy = self._account.models.get(model), self._copy(model)
+        if copy is not None:
+            self._condemn(copy)
+        if weights is None:
+            self.fetch(model)
+        else:
+            self._fetches.order(model, weights, ahead=False, fresh=True)
+
+    def warm(self, model: ModelName) -> None:
+        """Read a copy into the page cache, as far as memory allows. Answer: Warmed."""
+        copy = self._copy(model)
+        if copy is None or model in self._warming:
+            if copy is None:
+                self._later(Warmed(self._now(), model, Bytes(0), Bytes(0), whole=False))
+            return
+        stop = self._warming[model] = Stop()
+        _ = self._tasks.start(self._warm(model, copy, stop), name="read weights into the page cache")
+
+    def stop_warming(self, model: ModelName) -> None:
+        """End the reading; it is answered as it stands then."""
+        stop = self._warming.get(model)
+        if stop is not None:
+            stop()
+
+    def verify(self, model: ModelName) -> None:
+        """Read a copy through and compare it with its checksums. Answer: Verified."""
+        copy = self._copy(model)
+        if copy is None:
+            self._later(Verified(self._now(), model, intact=False, detail=f"{model} is not cached"))
+        else:
+            _ = self._tasks.start(self._verify(model, copy), name="verify weights")
+
+    def remove(self, model: ModelName) -> None:
+        """Remove a copy from the disk, unless it has to stay. Answer: Removed."""
+        _ = self._tasks.start(self._remove(model), name="remove weights")
+
+    # Questions:
+
+    def path(self, model: ModelName) -> Path | None:
+        """Return what an engine is to load: a file, or a folder; ``None``: not cached."""
+        copy = self._copy(model)
+        return copy.engine_path() if copy is not None else None
+
+    def progress(self, model: ModelName) -> Progress | None:
+        """Return how far the fetch of a model has come; ``None``: it does not run."""
+        return self._fetches.progress().get(model)
+
+    def copies(self) -> tuple[CopyView, ...]:
+        """Return all copies that lie in the folder, by name."""
+        return tuple(
+            CopyView(
+                copy.path,
+                copy.marker.source,
+                copy.marker.revision,
+                len(copy.marker.files),
+                copy.size,
+                self._account.models_of(copy),
+                self._account.broken(copy),
+            )
+            for _, copy in sorted(self._account.copies.items())
+        )
+
+    def stats(self) -> CacheStats:
+        """Return what metrics show."""
+        return CacheStats(
+            used=Bytes(self._account.used()),
+            limit=Bytes(limit(self._disk, self._settings)),
+            foreign=Bytes(self._account.foreign),
+            fetches_running=self._fetches.running,
+            fetches_queued=self._fetches.queued,
+            fetched_bytes=self._fetches.fetched_bytes,
+            evicted_copies=self._room.evicted_copies,
+            evicted_bytes=self._room.evicted_bytes,
+            progress=self._fetches.progress(),
+        )
+
+    async def in_memory(self, model: ModelName) -> Bytes:
+        """Return how much of a model's copy is in the page cache; 0 if it is not cached. Raises ``OSError``."""
+        copy = self._copy(model)
+        if copy is None:
+            return Bytes(0)
+        paths = [copy.path / file.name for file in copy.marker.files]
+        return Bytes(await on_own_thread(lambda: sum(map(resident_bytes, paths)), name="swapd-mincore"))
+
+    async def aclose(self) -> None:
+        """End everything; what has come of a fetch stays for the next run."""
+        self._fetches.close()
+        for stop in self._warming.values():
+            stop()
+        await self._tasks.aclose()
+
+    # Inside:
+
+    def _copy(self, model: ModelName) -> Copy | None:
+        weights = self._account.models.get(model)
+        return self._account.usable(weights) if weights is not None else None
+
+    def _later(self, fact: Fact) -> None:
+        """Post a fact once the order that caused it is over: the core may be in the middle of a decision."""
+        asyncio.get_running_loop().call_soon(self._post, fact)
+
+    def _changed(self) -> None:
+        """Note that the account has changed, and tell it; not for orders."""
+        self._generation += 1
+        self._room.changed()
+        self._tell()
+
+    def _touched(self) -> None:
+        """Note that an order has changed the account; it is told when the order is over."""
+        self._generation += 1
+        self._room.changed()
+        asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """Tell which models are cached, if it is not what was told last."""
+        if not self._started:
+            return  # nobody has looked yet
+        cached = {}
+        for model, weights in sorted(self._account.models.items()):
+            copy = self._account.usable(weights)
+            if copy is not None:
+                cached[model] = copy.size
+        if cached != self._told:
+            self._told = cached
+            self._post(CacheRead(self._now(), cached))
+
+    async def _watch(self) -> None:
+        period_s = self._settings.look_period / SECOND
+        async for _ in signs(self._layout.path, self._layout.own, period_s=period_s):
+            try:
+                await self._look()
+            except OSError as error:
+                _log.warning("cache_not_read", path=str(self._layout.path), error=str(error))
+
+    async def _look(self) -> None:
+        """Look at the folder and take over what is other than in the account."""
+        self._disk = await self._room.disk()
+        for _ in range(_SCANS):
+            generation = self._generation
+            found = await on_own_thread(lambda: scan(self._layout), name="swapd-scan")
+            if generation == self._generation:
+                break
+        else:
+            return
+        account = self._account
+        leaving = {one.path.name for one in account.leaving}
+        copies = {name: copy for name, copy in found.copies.items() if name not in leaving}
+        changed = copies != account.copies
+        account.copies = copies
+        account.partials = {name: size for name, size in found.partials.items() if name not in leaving}
+        account.foreign = found.foreign
+        account.damaged = {name for name, copy in copies.items() if copy.condemned or name in account.damaged}
+        for copy in copies.values():
+            if copy.doubted and not copy.condemned and copy.folder not in self._doubts:
+                self._doubts.add(copy.folder)
+                _ = self._tasks.start(self._settle(copy), name="read changed weights through")
+        if changed:
+            self._room.changed()
+            self._tell()
+
+    async def _settle(self, copy: Copy) -> None:
+        """Find out whether files with another time have the right content."""
+        try:
+            settled = await on_own_thread(lambda: settle_doubts(copy), name="swapd-settle")
+            if self._account.copies.get(copy.folder) == copy:
+                self._account.copies[copy.folder] = settled
+                if not set(copy.doubted) <= settled.sound.keys():
+                    self._condemn(settled)
+                self._changed()
+        except OSError as error:
+            _log.warning("copy_not_read", copy=copy.folder, error=str(error))
+        finally:
+            self._doubts.discard(copy.folder)
+
+    def _condemn(self, copy: Copy) -> None:
+        """Use a copy no more; it leaves when room is needed."""
+        self._account.damaged.add(copy.folder)
+        self._touched()
+        _ = self._tasks.start(self._mark(copy), name="mark a damaged copy")
+
+    async def _mark(self, copy: Copy) -> None:
+        try:
+            await on_own_thread(lambda: condemn(copy), name="swapd-condemn")
+        except OSError as error:
+            _log.warning("copy_not_marked", copy=copy.folder, error=str(error))
+
+    async def _verify(self, model: ModelName, copy: Copy) -> None:
+        stop = Stop()
+
+        def check() -> str:
+            for file in copy.marker.files:
+                stop.check()
+                if detail := check_file(copy.path, file):
+                    return detail
+            return ""
+
+        detail = await on_own_thread(check, name="swapd-verify", stop=stop)
+        if detail and self._account.copies.get(copy.folder) == copy:
+            self._condemn(copy)
+            self._tell()
+        self._post(Verified(self._now(), model, intact=not detail, detail=detail))
+
+    async def _remove(self, model: ModelName) -> None:
+        copy = self._copy(model)
+        if copy is None:
+            self._post(Removed(self._now(), model, Bytes(0), f"{model} is not cached"))
+            return
+        detail = await self._obstacle(model, copy)
+        freed = 0
+        if not detail and self._account.copies.get(copy.folder) is copy:
+            freed = await self._room.remove(copy)
+        self._post(Removed(self._now(), model, Bytes(freed), detail))
+
+    async def _obstacle(self, model: ModelName, copy: Copy) -> str:
+        if await self._room.used_by_somebody(copy):
+            return f"a process has files of {model} open"
+        return "" if self._account.may_leave(copy) else f"{model} is in use or pinned"
+
+    async def _warm(self, model: ModelName, copy: Copy, stop: Stop) -> None:
+        settings = self._settings
+        paths = [copy.path / file.name for file in copy.marker.files]
+        warming = Warming(paths, readers=settings.readers, spare=settings.spare_memory, stop=stop)
+        warmth = Warmth(0, 0, whole=False)
+        try:
+            warmth = await on_own_thread(warming.run, name="swapd-warm", stop=stop)
+        finally:
+            del self._warming[model]
+        self._post(Warmed(self._now(), model, Bytes(warmth.read), Bytes(warmth.present), warmth.whole))

@@ -1,0 +1,164 @@
+"""Queues fetches, starts as many as may run, and answers for each.
+
+Models that want the same weights share one fetch. Fetches that somebody waits for go before those that are made ahead.
+Each order is answered once for each model, from a task and never inside the order.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from swapd.aio.supervise import Tasks
+from swapd.core.ids import SECOND, Bytes, Duration, ModelName
+from swapd.weights.facts import Fact, Fetched, FetchFailed, FetchFailure, FetchProgressed, FetchStarted, FetchWaits
+from swapd.weights.flight import Flight, Tools
+from swapd.weights.inventory import wanted
+from swapd.weights.room import TooLargeError
+from swapd.weights.settings import Progress, Weights
+from swapd.weights.sources.base import SourceError
+from swapd.weights.transfer import CorruptError
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    flight: Flight
+    #: ``None``: queued
+    task: asyncio.Task[None] | None = None
+    told: str = ""
+
+
+class Fetches:
+    """All fetches of the node; on the event loop."""
+
+    def __init__(
+        self, tools: Tools, *, post: Callable[[Fact], None], later: Callable[[Fact], None], tasks: Tasks
+    ) -> None:
+        """``later`` posts a fact when the order that caused it is over."""
+        self._tools = tools
+        self._post = post
+        self._later = later
+        self._tasks = tasks
+        #: by weights, in the order of their first order
+        self._entries: dict[str, _Entry] = {}
+        self._running = 0
+        self._closed = False
+        self.fetched_bytes = 0
+
+    @property
+    def running(self) -> int:
+        """Return how many have left the queue."""
+        return self._running
+
+    @property
+    def queued(self) -> int:
+        """Return how many wait for their turn."""
+        return sum(entry.task is None for entry in self._entries.values())
+
+    def order(self, model: ModelName, weights: Weights, *, ahead: bool, fresh: bool = False) -> None:
+        """Fetch for a model; joins a fetch of the same weights."""
+        if self._closed:
+            return
+        name = wanted(weights)
+        entry = self._entries.get(name)
+        if entry is None:
+            flight = Flight(weights, self._tools, ahead, waits=lambda detail: self._waits(entry, detail), fresh=fresh)
+            entry = self._entries[name] = _Entry(flight)
+        elif entry.task is not None and model not in entry.flight.models:
+            self._later(FetchStarted(self._tools.now(), model))
+        if model not in entry.flight.models:
+            entry.flight.models.append(model)
+        entry.flight.ahead = entry.flight.ahead and ahead
+        self._start()
+
+    def cancel(self, model: ModelName) -> None:
+        """End the wish of a model; a fetch that nobody wants any more ends, and leaves what has come."""
+        for name, entry in tuple(self._entries.items()):
+            if model in entry.flight.models:
+                entry.flight.models.remove(model)
+                detail = f"the fetch for {model} was cancelled"
+                self._later(FetchFailed(self._tools.now(), model, FetchFailure.CANCELLED, detail))
+                if not entry.flight.models:
+                    del self._entries[name]  # whoever orders it again must not join one that ends
+                    if entry.task is not None:
+                        entry.task.cancel()
+
+    def progress(self) -> dict[ModelName, Progress]:
+        """Return how far the running fetches have come."""
+        return {
+            model: entry.flight.progress()
+            for entry in self._entries.values()
+            if entry.task is not None
+            for model in entry.flight.models
+        }
+
+    def close(self) -> None:
+        """Start nothing and answer nothing any more."""
+        self._closed = True
+
+    def _start(self) -> None:
+        while not self._closed and self._running < self._tools.settings.max_parallel_fetches:
+            waiting = [(name, entry) for name, entry in self._entries.items() if entry.task is None]
+            if not waiting:
+                return
+            name, entry = min(waiting, key=lambda item: item[1].flight.ahead)  # of equals the first
+            self._running += 1
+            entry.task = self._tasks.start(self._fly(name, entry), name="fetch weights")
+
+    async def _fly(self, name: str, entry: _Entry) -> None:
+        flight, began = entry.flight, self._tools.now()
+        for model in tuple(flight.models):
+            self._post(FetchStarted(began, model))
+        ticker = self._tasks.start(self._tick(entry), name="progress of a fetch")
+        try:
+            answer = await self._answer(flight)
+        finally:
+            ticker.cancel()
+            self._running -= 1
+            self.fetched_bytes += flight.came
+            if self._entries.get(name) is entry:
+                del self._entries[name]
+            self._start()
+        for model in tuple(flight.models):
+            self._post(answer(model))
+
+    async def _answer(self, flight: Flight) -> Callable[[ModelName], Fact]:
+        """Carry a fetch out; return what to tell each model."""
+        began, source = self._tools.now(), flight.weights.source.partition("@")[0]
+        try:
+            await flight.run()
+        except SourceError as error:
+            failure = FetchFailure.REFUSED if error.permanent else FetchFailure.UNREACHABLE
+            detail = str(error)
+        except CorruptError as error:
+            failure, detail = FetchFailure.CORRUPT, f"{error}, twice"
+        except TooLargeError as error:
+            failure, detail = FetchFailure.TOO_LARGE, str(error)
+        except OSError as error:
+            failure, detail = FetchFailure.DISK, f"the disk of the cache refuses: {error}"
+        else:
+            took = Duration(self._tools.now() - began)
+            _ = self._tasks.start(self._tools.room.clear(wanted(flight.weights)), name="remove damaged copies")
+            _log.info("weights_fetched", models=flight.models, bytes=flight.came, seconds=took / SECOND)
+            return lambda model: Fetched(self._tools.now(), model, Bytes(flight.came), took)
+        _log.warning("weights_not_fetched", models=flight.models, source=source, failure=failure, detail=detail)
+        return lambda model: FetchFailed(self._tools.now(), model, failure, f"the weights of {model}: {detail}")
+
+    async def _tick(self, entry: _Entry) -> None:
+        known = -1
+        while True:
+            await asyncio.sleep(self._tools.settings.progress_period / SECOND)
+            progress = entry.flight.progress()
+            if progress.done != known:
+                known = progress.done
+                for model in tuple(entry.flight.models):
+                    self._post(FetchProgressed(self._tools.now(), model, progress))
+
+    def _waits(self, entry: _Entry | None, detail: str) -> None:
+        if entry is not None and entry.told != detail:
+            entry.told = detail
+            for model in tuple(entry.flight.models):
+                self._post(FetchWaits(self._tools.now(), model, detail))

@@ -1,0 +1,266 @@
+"""One fetch from beginning to end: list, reserve, transfer, put together.
+
+Rules:
+* Room is reserved for all that has to come before the first byte is asked for.
+* What another copy or an earlier try has is not asked for again. Two fetches that want the same file do not run at the
+  same time; the second finds it here.
+* A disk that is full stops the fetch, not more: it goes on where it was when there is room.
+* A source that has changed meanwhile is listed again; what has come damaged is fetched once more.
+"""
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from swapd.aio.backoff import Backoff
+from swapd.aio.threads import Stop, on_own_thread
+from swapd.core.ids import SECOND, Bytes, Instant, ModelName, seconds
+from swapd.weights.bucket import Bucket
+from swapd.weights.copies import Copy, Marker, Piece, assemble
+from swapd.weights.inventory import Layout, wanted
+from swapd.weights.room import Room
+from swapd.weights.settings import CacheSettings, Progress, Weights
+from swapd.weights.sources.base import ChangedError, Checksum, RemoteFile, Source, SourceError, select
+from swapd.weights.sources.http import shown
+from swapd.weights.sources.registry import source_for
+from swapd.weights.space import Account, Booking
+from swapd.weights.transfer import Arrived, CorruptError, Manner, Transfer
+
+T = TypeVar("T")
+
+_RETRY_CAP_S: Final = 30.0
+_CHANGES: Final = 2
+"""A source that changes more often during one fetch is not worth waiting for."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_RATE_TICKS: Final = 5
+
+
+class ContentLocks:
+    """Lets one fetch at a time bring each content."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def enter(self, stack: AsyncExitStack, identities: set[str]) -> None:
+        """Take the locks, in one order for everybody; the stack gives them back."""
+        for identity in sorted(identities):
+            await stack.enter_async_context(self._locks.setdefault(identity, asyncio.Lock()))
+
+    def tidy(self) -> None:
+        """Forget the locks that nobody has or waits for."""
+        self._locks = {identity: lock for identity, lock in self._locks.items() if lock.locked()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every fetch uses."""
+
+    settings: CacheSettings
+    account: Account
+    layout: Layout
+    room: Room
+    bucket: Bucket
+    locks: ContentLocks
+    now: Callable[[], Instant]
+    #: called when a copy has come into the account, or a partial stays behind
+    gained: Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A fetch of some weights for the models that want them."""
+
+    weights: Weights
+    tools: Tools
+    #: nobody waits for it yet
+    ahead: bool
+    #: is told why the fetch has to wait for room
+    waits: Callable[[str], None]
+    #: nothing of other copies is used: one of them is damaged
+    fresh: bool = False
+    models: list[ModelName] = field(default_factory=list)
+    total: int = 0
+    came: int = 0
+    #: bytes on the disk before this transfer
+    _present: int = 0
+    _transfer: Transfer | None = None
+    _assembled: Copy | None = None
+    #: threads that write
+    _writing: int = 0
+    #: what is to be done when the last of them has ended
+    _unsettled: Callable[[], None] | None = None
+    _ticks: deque[tuple[Instant, int]] = field(default_factory=lambda: deque(maxlen=_RATE_TICKS))
+
+    async def run(self) -> None:
+        """Fetch. Raises ``SourceError``, ``CorruptError``, ``TooLargeError``, ``OSError``."""
+        timeout_s = self.tools.settings.source_timeout / SECOND
+        source = await on_own_thread(lambda: source_for(self.weights.source, timeout_s=timeout_s), name="swapd-source")
+        changes = 0
+        corrupt = False
+        while True:
+            revision, files = await self._list(source)
+            try:
+                await self._bring(source, revision, files)
+            except ChangedError:
+                changes += 1
+                if changes > _CHANGES:
+                    raise
+            except CorruptError:
+                if corrupt:
+                    raise
+                corrupt = True
+            else:
+                return
+
+    def progress(self) -> Progress:
+        """Return how far it has come, and remember it for the rate."""
+        here = self._transfer.present if self._transfer is not None else 0
+        came = self.came + (self._transfer.came if self._transfer is not None else 0)
+        now = self.tools.now()
+        self._ticks.append((now, came))
+        begun, before = self._ticks[0]
+        rate = (came - before) * SECOND / (now - begun) if now > begun else 0.0
+        done = min(self.total, here + came)
+        eta = seconds((self.total - done) / rate) if rate > 0 else None
+        return Progress(Bytes(done), Bytes(self.total), rate, eta)
+
+    async def _list(self, source: Source) -> tuple[str, tuple[RemoteFile, ...]]:
+        """Ask the source what it has, with as many tries as configured."""
+        settings, tries = self.tools.settings, 0
+        pauses = _pauses(settings)
+        while True:
+            try:
+                listing = await on_own_thread(source.list, name="swapd-list")
+                files = select(listing.files, self.weights.include, source=shown(self.weights.source))
+                return listing.revision, self._promised(files)
+            except SourceError as error:
+                tries += 1
+                if error.permanent or tries > settings.retries:
+                    raise
+                await asyncio.sleep(pauses.delay(tries - 1))
+
+    def _promised(self, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
+        """Add the configured checksum."""
+        if self.weights.sha256 is None:
+            return files
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files[:3])
+            raise SourceError(
+                f"sha256 is of one file, and {shown(self.weights.source)} has {len(files)} ({names}, …)", permanent=True
+            )
+        return (replace(files[0], checksum=Checksum("sha256", self.weights.sha256.lower())),)
+
+    async def _bring(self, source: Source, revision: str, files: tuple[RemoteFile, ...]) -> None:
+        account, layout = self.tools.account, self.tools.layout
+        began = self.tools.now()
+        async with AsyncExitStack() as stack:
+            await self.tools.locks.enter(stack, {file.identity for file in files})
+            stack.callback(self.tools.locks.tidy)
+            pieces, lenders = self._here(files)
+            lacking = {file.identity: file for file in files if file.identity not in pieces}
+            self.total = sum(file.size for file in files)
+            booking = Booking(sum(file.size for file in lacking.values()), frozenset(lacking), self._written)
+            for lender in lenders:
+                account.borrow(lender)
+                stack.callback(partial(account.give_back, lender))
+            stack.callback(partial(self._settle, booking, lacking))
+            self._present = sum(account.partials.get(identity, 0) for identity in lacking)
+            await self.tools.room.reserve(booking, waits=self.waits)
+            came = self.came
+            for arrived in await self._transferred(source, lacking):
+                pieces[arrived.file.identity] = Piece(arrived.file, arrived.path, arrived.block, arrived.crcs)
+            marker = Marker(
+                wanted(self.weights),
+                shown(self.weights.source),
+                revision,
+                (),
+                Bytes(self.came - came),
+                self.tools.now() - began,
+            )
+            place = layout.place(self.weights, revision)
+            made = [replace(pieces[file.identity], file=file) for file in files]
+            staging = layout.staging / place.name
+            await self._thread(lambda: self._assemble(place, staging, made, marker), name="swapd-assemble")
+
+    def _here(self, files: tuple[RemoteFile, ...]) -> tuple[dict[str, Piece], set[str]]:
+        """Return what other copies have of these files, and the folders of those."""
+        pieces: dict[str, Piece] = {}
+        lenders: set[str] = set()
+        if self.fresh:
+            return pieces, lenders
+        asked = {file.identity: file for file in files}
+        for folder, copy in self.tools.account.copies.items():
+            if folder in self.tools.account.damaged:
+                continue
+            for marked in copy.marker.files:
+                file = asked.get(marked.identity)
+                if file is not None and marked.name in copy.sound and marked.identity not in pieces:
+                    pieces[marked.identity] = Piece(file, copy.path / marked.name, marked.block, marked.crcs)
+                    lenders.add(folder)
+        return pieces, lenders
+
+    async def _transferred(self, source: Source, lacking: Mapping[str, RemoteFile]) -> tuple[Arrived, ...]:
+        """Bring the files, over as many full disks as it takes."""
+        settings, partials = self.tools.settings, self.tools.layout.partials
+        manner = Manner(settings.connections, settings.retries, _pauses(settings), self.tools.bucket)
+        files = [(file, partials / identity) for identity, file in lacking.items()]
+        while True:
+            stop = Stop()
+            self._transfer = Transfer(source, files, manner=manner, stop=stop)
+            try:
+                return await self._thread(self._transfer.run, name="swapd-fetch", stop=stop)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+            finally:
+                self.came += self._transfer.came
+                self._present = self._transfer.present + self._transfer.came
+                self._transfer = None
+            await self.tools.room.restore(waits=self.waits)
+
+    def _written(self) -> int:
+        transfer = self._transfer
+        return self._present if transfer is None else transfer.present + transfer.came
+
+    async def _thread(self, function: Callable[[], T], *, name: str, stop: Stop | None = None) -> T:
+        """Run something that writes to the disk."""
+        self._writing += 1
+        return await on_own_thread(function, name=name, stop=stop, ended=self._written_all)
+
+    def _written_all(self) -> None:
+        self._writing -= 1
+        if not self._writing and self._unsettled is not None:
+            self._unsettled()
+
+    def _assemble(self, place: Path, staging: Path, pieces: list[Piece], marker: Marker) -> None:
+        """Put the copy together; on a thread, whose result counts even if nobody waits for it any more."""
+        self._assembled = assemble(place, staging, pieces, marker)
+
+    def _settle(self, booking: Booking, lacking: Mapping[str, RemoteFile]) -> None:
+        """End the booking, in one step: its bytes belong to the copy, or to partials until these are measured.
+
+        While a thread that nobody waits for any more still writes, they stay booked.
+        """
+        if self._writing:
+            self._unsettled = partial(self._settle, booking, lacking)
+            return
+        account = self.tools.account
+        if booking not in account.bookings:
+            return
+        account.bookings.remove(booking)
+        if self._assembled is not None:
+            account.copies[self._assembled.folder] = self._assembled
+            self.tools.room.clear_away(tuple(lacking), self._assembled.folder)
+        else:
+            account.partials.update({identity: file.size for identity, file in lacking.items()})
+        self.tools.gained()
+
+
+def _pauses(settings: CacheSettings) -> Backoff:
+    return Backoff(settings.retry_first / SECOND, max(_RETRY_CAP_S, settings.retry_first / SECOND))

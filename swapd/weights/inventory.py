@@ -1,0 +1,129 @@
+"""Finds out what lies in the cache's folder. Blocks; for threads; changes nothing but what an earlier run left behind.
+
+    PATH/NAME-REVISION-DIGEST/   a copy, see ``copies``
+    PATH/.swapd/partial/ID/      a file on its way, see ``partial``
+    PATH/.swapd/staging/         a copy that is being put together
+    PATH/.swapd/trash/           what is being removed
+
+Everything else is foreign: it is counted, and never touched.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from swapd.weights.copies import Copy, Inode, read_copy, remove_tree
+from swapd.weights.settings import Weights
+from swapd.weights.sources.http import shown
+
+_OWN: Final = ".swapd"
+_SECTOR: Final = 512
+"""Bytes of one block of ``st_blocks``, whatever the file system's are."""
+_NAME_LENGTH: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where what lies."""
+
+    path: Path
+
+    @property
+    def own(self) -> Path:
+        """Return the folder of all that is not finished."""
+        return self.path / _OWN
+
+    @property
+    def partials(self) -> Path:
+        """Return the folder of the files on their way."""
+        return self.own / "partial"
+
+    @property
+    def staging(self) -> Path:
+        """Return the folder in which copies are put together."""
+        return self.own / "staging"
+
+    @property
+    def trash(self) -> Path:
+        """Return the folder of what is being removed."""
+        return self.own / "trash"
+
+    def prepare(self) -> None:
+        """Create the folders, and clear away what an earlier run left unfinished. Raises ``OSError``."""
+        for folder in (self.staging, self.trash):
+            remove_tree(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+        self.partials.mkdir(exist_ok=True)
+        for partial in self.partials.iterdir():
+            data = partial / "data"
+            if data.exists() and data.stat().st_nlink > 1:
+                remove_tree(partial)  # a copy has it
+
+    def place(self, weights: Weights, revision: str) -> Path:
+        """Return where the copy of a revision belongs."""
+        parts = urlsplit(shown(weights.source))
+        words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{parts.netloc.rpartition('@')[2]}{parts.path}").strip("-.")
+        if weights.source.startswith("hf://"):
+            words = re.sub(r"[^A-Za-z0-9.]+", "-", weights.source.removeprefix("hf://").partition("@")[0])
+        return self.path / f"{words[-_NAME_LENGTH:].lstrip('-.') or 'weights'}-{revision}-{wanted(weights)[:8]}"
+
+
+def wanted(weights: Weights) -> str:
+    """Name weights: models that ask for the same share one copy."""
+    parts = (weights.source, weights.sha256 or "", *sorted(weights.include))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What lies in the folder."""
+
+    #: by folder
+    copies: Mapping[str, Copy]
+    #: bytes on the disk, by the name of the partial
+    partials: Mapping[str, int]
+    #: bytes of what is not the cache's own
+    foreign: int
+
+
+def scan(layout: Layout) -> Found:
+    """Look at everything below the cache's folder. Raises ``OSError`` if that itself cannot be read."""
+    copies: dict[str, Copy] = {}
+    foreign = 0
+    with os.scandir(layout.path) as entries:
+        for entry in entries:
+            if entry.name == _OWN:
+                continue
+            copy = read_copy(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else None
+            if copy is not None:
+                copies[entry.name] = copy
+            else:
+                foreign += on_disk(Path(entry.path))
+    partials = {}
+    if layout.partials.is_dir():
+        partials = {path.name: on_disk(path) for path in sorted(layout.partials.iterdir())}
+    return Found(dict(sorted(copies.items())), partials, foreign)
+
+
+def on_disk(path: Path) -> int:
+    """Return the bytes that a file, or all below a folder, takes on the disk; each inode once."""
+    seen: dict[Inode, int] = {}
+    for file in _walk(path):
+        try:
+            status = os.lstat(file)
+        except OSError:
+            continue
+        seen[status.st_dev, status.st_ino] = status.st_blocks * _SECTOR
+    return sum(seen.values())
+
+
+def _walk(path: Path) -> Iterator[str]:
+    yield str(path)
+    for directory, folders, names in os.walk(path):
+        for name in (*folders, *names):
+            yield f"{directory}/{name}"

@@ -1,0 +1,245 @@
+"""Reads a file by HTTP, in ranges, on blocking sockets.
+
+aiohttp would do its work on an event loop and copy each piece several times; a thread that reads from a socket into its
+own buffer lets go of the interpreter while it waits and while the kernel copies. Redirects, proxies from the
+environment and TLS are the standard library's.
+"""
+
+import contextlib
+import http.client
+import re
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.request import (
+    BaseHandler,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    Request,
+    build_opener,
+)
+
+from typing_extensions import override
+
+from swapd.core.ids import Bytes
+from swapd.weights.sources.base import ChangedError, Listing, RemoteFile, Source, SourceError, revision_of
+
+_AGENT: Final = "swapd"
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+#: answers that may be others later
+_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_OK: Final = 200
+_PARTIAL: Final = 206
+_EMPTY: Final = 416
+
+
+class HttpSource(Source):
+    """``https://…`` or ``http://…``: one file."""
+
+    def __init__(self, url: str, *, timeout_s: float = 30.0) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+
+    @override
+    def list(self) -> Listing:
+        """Ask for the first byte: unlike HEAD, that is answered by every server and signed for by every signature."""
+        answer = ask(self._url, {"Range": "bytes=0-0"}, timeout_s=self._timeout_s, allowed=(_EMPTY,))
+        with contextlib.closing(answer):
+            whole = _CONTENT_RANGE.fullmatch(answer.header("Content-Range"))
+            told = whole[3] if whole else "0" if answer.status == _EMPTY else answer.header("Content-Length")
+            if not told.isdecimal():
+                raise SourceError(f"{shown(self._url)} does not say how large it is", permanent=True)
+            tag = answer.header("ETag") or answer.header("Last-Modified")
+            name = unquote(urlsplit(self._url).path).rpartition("/")[2] or "weights"
+            ranges = whole is not None
+            file = RemoteFile(name, Bytes(int(told)), self._url, tag, ranges=ranges)
+        return Listing(revision_of([file]), (file,))
+
+    @override
+    def open(self, file: RemoteFile, start: int, stop: int) -> "HttpStream":
+        return open_range(file, start, stop, timeout_s=self._timeout_s)
+
+
+class HttpStream:
+    """The body of one answer; used by one thread, closed by any."""
+
+    def __init__(self, response: http.client.HTTPResponse, lines: list[socket.socket], url: str) -> None:
+        self._response = response
+        self._lines = lines
+        self._url = url
+        self.status = response.status
+
+    def header(self, name: str) -> str:
+        """Return a header's value, or an empty string."""
+        return self._response.headers.get(name, "").strip()
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Read the next bytes; 0 at the end."""
+        try:
+            return self._response.readinto(buffer)
+        except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+            # the last two: closed by another thread in the middle of the call
+            raise SourceError(f"{shown(self._url)} broke off: {error}") from error
+
+    def close(self) -> None:
+        """Cut the connection; a thread that waits for its bytes wakes up."""
+        for line in self._lines:
+            with contextlib.suppress(OSError):
+                # past the layer of TLS, which would say goodbye first and must not be used by two threads
+                socket.socket.shutdown(line, socket.SHUT_RDWR)
+        with contextlib.suppress(OSError, ValueError):
+            self._response.close()
+
+
+def open_range(
+    file: RemoteFile, start: int, stop: int, *, timeout_s: float, private: Mapping[str, str] | None = None
+) -> HttpStream:
+    """Ask for a range of a file that is still the same. Raises ``SourceError``, ``ChangedError``."""
+    headers = {}
+    if file.ranges:
+        headers["Range"] = f"bytes={start}-{stop - 1}"
+        if file.tag and not file.tag.startswith("W/"):
+            headers["If-Range"] = file.tag  # another version is answered in full
+    answer = ask(file.where, headers, timeout_s=timeout_s, private=private, allowed=(_EMPTY,))
+    try:
+        _expect(answer, file, start)
+    except SourceError:
+        answer.close()
+        raise
+    return answer
+
+
+def _expect(answer: HttpStream, file: RemoteFile, start: int) -> None:
+    tag = answer.header("ETag") or answer.header("Last-Modified")
+    changed = ChangedError(f"{shown(file.where)} has changed while it was fetched")
+    if file.tag and tag != file.tag:
+        raise changed
+    if answer.status == _PARTIAL:
+        told = _CONTENT_RANGE.fullmatch(answer.header("Content-Range"))
+        if told is None or int(told[1]) != start:
+            raise SourceError(f"{shown(file.where)} answered with another range than was asked for")
+        if int(told[3]) != file.size:
+            raise changed
+    elif answer.status == _OK and not file.ranges and start == 0:
+        if answer.header("Content-Length") not in ("", str(file.size)):
+            raise changed
+    else:
+        raise changed
+
+
+def ask(
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    timeout_s: float,
+    private: Mapping[str, str] | None = None,
+    allowed: tuple[int, ...] = (),
+) -> HttpStream:
+    """Send a GET; ``private`` headers stay with the URL's own host. Raises ``SourceError``."""
+    lines: list[socket.socket] = []
+    told = {"User-Agent": _AGENT, "Accept-Encoding": "identity", **headers}
+    request = Request(_without_credentials(url), headers=told)  # noqa: S310 - only http comes here, see the registry
+    for name, value in (*_credentials(url).items(), *(private or {}).items()):
+        request.add_unredirected_header(name, value)
+    try:
+        response = _opener(lines).open(request, timeout=timeout_s)
+    except HTTPError as error:
+        if error.code in allowed and isinstance(error.fp, http.client.HTTPResponse):
+            return HttpStream(error.fp, lines, url)
+        error.close()
+        passing = error.code in _PASSING
+        raise SourceError(f"{shown(url)} answered {error.code} {error.reason}", permanent=not passing) from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise SourceError(f"{shown(url)} cannot be reached: {reason}") from error
+    return HttpStream(response, lines, url)
+
+
+def shown(url: str) -> str:
+    """Return a URL without what must not stand in a log: credentials and the query, which may be a signature."""
+    parts = urlsplit(_without_credentials(url))
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
+
+
+def _credentials(url: str) -> dict[str, str]:
+    told = urlsplit(url).netloc.rpartition("@")[0]
+    return {"Authorization": f"Basic {b64encode(unquote(told).encode()).decode()}"} if told else {}
+
+
+class _SameHost(HTTPRedirectHandler):
+    """Lets private headers follow a redirect inside one host, and no further."""
+
+    @override
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following is not None and (following.type, following.host) == (req.type, req.host):
+            for name, value in req.unredirected_hdrs.items():
+                if name != "Host":
+                    following.add_unredirected_header(name, value)
+        return following
+
+
+class _Plain(http.client.HTTPConnection):
+    def __init__(self, *args: Any, lines: list[socket.socket], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seen = lines
+
+    @override
+    def connect(self) -> None:
+        super().connect()
+        self._seen.append(self.sock)
+
+
+class _Tls(http.client.HTTPSConnection):
+    def __init__(self, *args: Any, lines: list[socket.socket], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seen = lines
+
+    @override
+    def connect(self) -> None:
+        super().connect()
+        self._seen.append(self.sock)
+
+
+class _PlainHandler(HTTPHandler):
+    def __init__(self, lines: list[socket.socket]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    @override
+    def http_open(self, req: Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_Plain, lines=self._lines), req)
+
+
+class _TlsHandler(HTTPSHandler):
+    def __init__(self, lines: list[socket.socket]) -> None:
+        super().__init__(context=_tls())
+        self._lines = lines
+
+    @override
+    def https_open(self, req: Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_Tls, lines=self._lines), req, context=_tls())
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Read the system's certificates once: that takes longer than many a request."""
+    return ssl.create_default_context()
+
+
+def _opener(lines: list[socket.socket]) -> OpenerDirector:
+    """Make an opener that collects the sockets it opens: the last one belongs to the answer."""
+    handlers: tuple[BaseHandler, ...] = (_SameHost(), _PlainHandler(lines), _TlsHandler(lines))
+    return build_opener(*handlers)

@@ -1,0 +1,158 @@
+"""A fetch that is killed, again and again: what has come is kept, and nothing is complete that is not."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swapd.weights.copies import check_file, read_copy
+from tests.weights.caches import MIB, noise
+from tests.weights.servers import Blob, Server, serving
+
+ROOT = Path(__file__).parents[2]
+CONTENT = noise(20 * MIB + 777, 5)
+KILLS = 12
+DEADLINE_S = 60.0
+#: blocks that connections were in the middle of
+LOSS = 2 * MIB
+
+
+def copies(path: Path) -> list[Path]:
+    return [folder for folder in path.iterdir() if folder.name != ".swapd"] if path.exists() else []
+
+
+def assert_whole_or_none(path: Path) -> bool:
+    """Whatever stands at a copy's place is complete, marker and all; return whether one does."""
+    for folder in copies(path):
+        copy = read_copy(folder)
+        assert copy is not None, "a folder without a marker at the place of a copy"
+        assert copy.whole
+        assert [check_file(folder, file) for file in copy.marker.files] == [""]
+        assert (folder / "m.gguf").read_bytes() == CONTENT
+    return bool(copies(path))
+
+
+async def start(path: Path, url: str, *arguments: str) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-m", "tests.weights.fetching", str(path), url, *arguments]
+    return await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+async def test_a_fetch_killed_at_twelve_points_goes_on_each_time_and_fetches_nothing_twice(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    async with serving() as server:
+        server.blobs["/m.gguf"] = Blob(CONTENT)
+        for kill in range(1, KILLS + 1):
+            before, target = server.sent, len(CONTENT) * kill // (KILLS + 1)
+            process = await start(path, f"{server.url}/m.gguf")
+            await kill_when_there(process, path, target, server)
+            assert not assert_whole_or_none(path)
+            assert server.sent - before <= len(CONTENT) * 2 // KILLS + 8 * MIB, "it went on where it was"
+        before = server.sent
+        process = await start(path, f"{server.url}/m.gguf")
+        output, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        assert process.returncode == 0, output.decode()
+        assert assert_whole_or_none(path)
+        assert server.sent <= len(CONTENT) + KILLS * (LOSS + 8 * MIB)
+        asked = len(server.asked)
+        again = await start(path, f"{server.url}/m.gguf")
+        await asyncio.wait_for(again.communicate(), DEADLINE_S)
+        assert (again.returncode, len(server.asked)) == (0, asked), "what is complete is not asked for again"
+
+
+async def kill_when_there(process: asyncio.subprocess.Process, path: Path, target: int, server: Server) -> None:
+    """Kill the process when so many bytes stand in its journal; the source lets no more than a little more pass."""
+    done = asyncio.Event()
+
+    def look() -> None:
+        if journalled(path) >= target:
+            server.gate = asyncio.Event()
+            done.set()
+
+    server.gate = None
+    server.rate = 60 * MIB
+    server.on_sent = look
+    await asyncio.wait_for(done.wait(), DEADLINE_S)
+    process.send_signal(signal.SIGKILL)
+    await process.communicate()
+    server.on_sent = lambda: None
+    server.gate = None
+
+
+def journalled(path: Path) -> int:
+    return sum((len(file.read_bytes().split(b"\n")) - 2) * MIB for file in path.glob(".swapd/partial/*/journal"))
+
+
+async def test_a_fetch_that_dies_at_any_step_leaves_nothing_half_that_looks_whole(tmp_path: Path) -> None:
+    """Dies at its first step that touches the disk, then at its second, … until it lives."""
+    path = tmp_path / "cache"
+    async with serving() as server:
+        server.blobs["/m.gguf"] = Blob(CONTENT[: 3 * MIB])
+        process = await start(path, f"{server.url}/m.gguf", "--forks")
+        assert process.stdin is not None
+        assert process.stdout is not None
+        step, died = 0, 0
+        while True:
+            step += 1
+            process.stdin.write(b"%d\n" % step)
+            line = b""
+            async with asyncio.timeout(DEADLINE_S):
+                while not (line := await process.stdout.readline()).startswith(b"ended"):
+                    assert line, "the process that forks has ended"
+            for folder in copies(path):
+                copy = read_copy(folder)
+                assert copy is not None
+                assert copy.whole
+                assert (folder / "m.gguf").read_bytes() == CONTENT[: 3 * MIB]
+            if line == b"ended 0\n":
+                break
+            assert line == b"ended -9\n"
+            died += 1
+        process.stdin.close()
+        await process.wait()
+        assert died > 10
+        assert copies(path)
+
+
+async def test_a_fetch_from_scratch_that_dies_at_each_step_is_finished_by_the_next(tmp_path: Path) -> None:
+    async with serving() as server:
+        server.blobs["/m.gguf"] = Blob(CONTENT[: 2 * MIB])
+        path = tmp_path / "cache"
+        process = await start(path, f"{server.url}/m.gguf", "--forks")
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for step in (3, 6, 9, 11, 13, 15, 17, 19, 21, 10**9):
+            for number in (step, 10**9):
+                process.stdin.write(b"%d\n" % number)
+                async with asyncio.timeout(DEADLINE_S):
+                    while not (line := await process.stdout.readline()).startswith(b"ended"):
+                        assert line, "the process that forks has ended"
+            assert line == b"ended 0\n"
+            (copy,) = copies(path)
+            assert (copy / "m.gguf").read_bytes() == CONTENT[: 2 * MIB]
+            for file in copy.iterdir():
+                os.unlink(file)  # noqa: PTH108 - quickly
+            copy.rmdir()
+        process.stdin.close()
+        await process.wait()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(200))
+async def test_a_fetch_killed_at_any_moment(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "cache"
+    async with serving() as server:
+        server.blobs["/m.gguf"] = Blob(CONTENT)
+        server.rate = 40 * MIB
+        for _ in range(3):
+            process = await start(path, f"{server.url}/m.gguf")
+            await asyncio.sleep(0.3 + number / 200)
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+            assert_whole_or_none(path)

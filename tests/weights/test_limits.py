@@ -1,0 +1,200 @@
+"""A cache smaller than what is asked of it: limits hold at every instant, and live models keep their files."""
+
+import asyncio
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from swapd.core.ids import ModelName
+from swapd.weights import Standing, Weights, room
+from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchFailure, FetchWaits
+from swapd.weights.partial import Partial
+from swapd.weights.space import Disk
+from tests.weights.caches import MIB, M, N, Running, noise, running
+
+KIB = 1024
+MODELS = 12
+STEPS = 150
+
+
+def data_bytes(path: Path) -> int:
+    """Return the size of all weights below the cache's folder, those on their way included."""
+    sizes = {}
+    for directory, _, names in os.walk(path):
+        for name in names:
+            if not name.startswith((".swapd", "journal", "lock")):
+                try:
+                    status = os.stat(os.path.join(directory, name))  # noqa: PTH116, PTH118 - often
+                except FileNotFoundError:
+                    continue
+                sizes[status.st_ino] = status.st_blocks * 512 if name == "data" else status.st_size
+    return sum(sizes.values())
+
+
+class Workload:
+    """Asks for random models, and keeps some of them live for a while, as a core would."""
+
+    def __init__(self, run: Running, folder: Path, sizes: dict[ModelName, int], limit: int) -> None:
+        self._run = run
+        self._folder = folder
+        self._sizes = sizes
+        self._limit = limit
+        self.held: list[ModelName] = []
+        self.uses = dict.fromkeys(sizes, 0.0)
+        self.checks = 0
+        self.wrong: list[str] = []
+        run.on_fact = self.check
+
+    def check(self, fact: Fact | None = None) -> None:
+        """Look at the disk; nothing else runs on the loop meanwhile, so no fetch begins."""
+        self.checks += 1
+        on_disk, used = data_bytes(self._folder), self._run.cache.stats().used
+        if max(on_disk, used) > self._limit:
+            self.wrong.append(f"{on_disk} on the disk, {used} in the account, limit {self._limit}: {fact}")
+        for name in self.held:
+            path = self._run.cache.path(name)
+            if path is None or path.stat().st_size != self._sizes[name]:
+                self.wrong.append(f"{name} is live and lost its files: {fact}")
+
+    def heed(self) -> None:
+        self._run.cache.heed({name: Standing(name in self.held, frequency=self.uses[name]) for name in self._sizes})
+
+    async def use(self, name: ModelName) -> None:
+        answer = await self._run.fetch(name)
+        if isinstance(answer, FetchFailed) and answer.failure != FetchFailure.CANCELLED:
+            self.wrong.append(answer.detail)
+
+    def hold(self, most: int) -> None:
+        """Let some of what is cached be live, as long as all of it is small."""
+        taken = sum(self._sizes[name] for name in self.held)
+        for name in self._run.cached:
+            if name not in self.held and taken + self._sizes[name] < most:
+                self.held.append(name)
+                taken += self._sizes[name]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_limits_hold_and_live_models_keep_their_files_under_a_random_workload(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    sizes = {ModelName(f"m{number:02}"): dice.randrange(4, 200) * 4 * KIB for number in range(MODELS)}
+    for number, name in enumerate(sizes):
+        (tmp_path / name).write_bytes(noise(sizes[name], number))
+    limit = sum(sizes.values()) // 3
+    models = {name: Weights(f"file://{tmp_path}/{name}") for name in sizes}
+    async with running(tmp_path / "cache", models, max_size=limit, max_parallel_fetches=3) as run:
+        workload = Workload(run, tmp_path / "cache", sizes, limit)
+        pending = []
+        for step in range(STEPS):
+            name = min(dice.choice(list(models)), dice.choice(list(models)))
+            workload.uses[name] += 1
+            if dice.random() < 0.3 and workload.held:
+                workload.held.remove(dice.choice(workload.held))
+            if dice.random() < 0.1:
+                run.cache.cancel_fetch(name)
+            pending.append(asyncio.ensure_future(workload.use(name)))
+            await asyncio.sleep(0.001 * dice.randrange(4))
+            if step % 3 == 0:
+                workload.hold(limit // 4)
+            workload.heed()
+            workload.check()
+        workload.held.clear()
+        workload.heed()
+        await asyncio.wait_for(asyncio.gather(*pending), 60)
+    assert workload.wrong == []
+    assert workload.checks > 2 * STEPS
+    assert any(isinstance(fact, Evicted) for fact in run.facts)
+
+
+def two_models(tmp_path: Path) -> dict[ModelName, Weights]:
+    for name, size in ((M, 3 * MIB), (N, 2 * MIB)):
+        (tmp_path / name).write_bytes(noise(size, size))
+    return {M: Weights(f"file://{tmp_path}/{M}"), N: Weights(f"file://{tmp_path}/{N}")}
+
+
+async def told_in_order(run: Running, kind: type[Fact]) -> list[Fact]:
+    return [fact for fact in run.facts if isinstance(fact, kind)]
+
+
+async def test_a_disk_that_others_fill_makes_a_fetch_evict_and_then_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [10 * MIB]
+    monkeypatch.setattr(room, "read_disk", lambda path: Disk(100 * MIB, free[0]))
+    async with running(tmp_path / "cache", two_models(tmp_path), keep_free=0.05) as run:
+        await run.fetch(N)
+        free[0] = 7 * MIB  # 5 are to be kept free, 2 are left, 3 are needed
+        run.cache.heed({N: Standing(pinned=True)})
+        run.cache.fetch(M)
+        waits = await run.until(FetchWaits)
+        assert waits.detail.startswith("the part of the disk to keep free leaves 1.0 MB too little")
+        free[0] = 9 * MIB
+        assert isinstance(await run.answer(M), Fetched)
+        assert set(run.cached) == {M, N}
+
+
+async def test_a_disk_that_is_full_in_the_middle_of_a_fetch_lets_it_wait_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refusals = Partial.write, [2]
+
+    def write(self: Partial, data: memoryview, at: int) -> None:
+        if at >= MIB and refusals[0]:
+            refusals[0] -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, data, at)
+
+    monkeypatch.setattr(Partial, "write", write)
+    async with running(tmp_path / "cache", two_models(tmp_path)) as run:
+        answer = await run.fetch(M)
+        assert isinstance(answer, Fetched)
+        waits = await told_in_order(run, FetchWaits)
+        assert [fact.detail for fact in waits] == ["the disk says that it is full, although more should be free"]  # type: ignore[union-attr]
+        assert refusals == [0]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
+async def test_a_disk_that_refuses_fails_the_fetch_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async with running(tmp_path / "cache", two_models(tmp_path)) as run:
+        await run.fetch(N)
+
+        def write(self: Partial, data: memoryview, at: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Partial, "write", write)
+            answer = await run.fetch(M)
+            assert isinstance(answer, FetchFailed)
+            assert (answer.failure, os.strerror(number) in answer.detail) == (FetchFailure.DISK, True)
+        assert set(run.cached) == {N}
+        assert isinstance(await run.fetch(M), Fetched)
+
+
+async def test_partials_that_nobody_fills_leave_before_any_copy(tmp_path: Path) -> None:
+    models = two_models(tmp_path)
+    left = tmp_path / "cache/.swapd/partial/left"
+    left.mkdir(parents=True)
+    (left / "data").write_bytes(noise(2 * MIB))
+    async with running(tmp_path / "cache", models, max_size=6 * MIB) as run:
+        run.cache.heed({N: Standing(frequency=0.001)})
+        await run.fetch(N)
+        assert 4 * MIB <= run.cache.stats().used < 4 * MIB + 64 * KIB, "folders and journals included"
+        await run.fetch(M)
+        assert set(run.cached) == {M, N}
+        assert not left.exists()
+
+
+async def test_what_others_put_into_the_folder_counts_and_stays(tmp_path: Path) -> None:
+    models = two_models(tmp_path)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/by-hand.gguf").write_bytes(noise(4 * MIB))
+    async with running(tmp_path / "cache", models, max_size=6 * MIB) as run:
+        run.cache.fetch(M)
+        waits = await run.until(FetchWaits)
+        assert "leaves 1.0 MB too little" in waits.detail
+        (tmp_path / "cache/by-hand.gguf").unlink()
+        assert isinstance(await run.answer(M), Fetched)

@@ -1,0 +1,129 @@
+"""A file on its way: what counts after whatever kind of crash."""
+
+import threading
+import zlib
+from pathlib import Path
+
+import pytest
+
+from swapd.aio.threads import Stop, StoppedError
+from swapd.core.ids import Bytes
+from swapd.weights.partial import Partial, discard
+from swapd.weights.sources.base import RemoteFile
+from tests.weights.caches import MIB, noise
+
+CONTENT = noise(3 * MIB + 1000)
+FILE = RemoteFile("m", Bytes(len(CONTENT)), "somewhere", "v1")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "partial"
+
+
+def opened(path: Path, file: RemoteFile = FILE) -> Partial:
+    return Partial.open(path, file, Stop())
+
+
+def add(partial: Partial, block: int) -> None:
+    data = CONTENT[block * MIB : (block + 1) * MIB]
+    partial.write(memoryview(data), block * MIB)
+    partial.add(block * MIB, zlib.crc32(data))
+
+
+def with_blocks(path: Path, *blocks: int) -> None:
+    partial = opened(path)
+    for block in blocks:
+        add(partial, block)
+    partial.close()
+
+
+def test_blocks_that_were_added_are_there_after_a_restart(path: Path) -> None:
+    with_blocks(path, 0, 3)
+    partial = opened(path)
+    assert (partial.present, partial.here()) == (MIB + 1000, MIB)
+    assert partial.missing(0, FILE.size) == (MIB, 3 * MIB)
+    add(partial, 1)
+    add(partial, 2)
+    assert (partial.missing(0, FILE.size), partial.present) == (None, FILE.size)
+    assert partial.data_path.read_bytes() == CONTENT
+    assert partial.crcs == tuple(zlib.crc32(CONTENT[at : at + MIB]) for at in range(0, FILE.size, MIB))
+    partial.close()
+
+
+def test_a_block_that_never_reached_the_disk_does_not_count(path: Path) -> None:
+    with_blocks(path, 0, 1)
+    with (path / "data").open("r+b") as file:
+        file.seek(MIB)
+        file.write(bytes(MIB))  # as after a power cut: the length is there, the bytes are not
+    partial = opened(path)
+    assert partial.missing(0, FILE.size) == (MIB, FILE.size)
+    partial.close()
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 7))
+def test_a_journal_that_was_cut_off_anywhere_counts_up_to_there(path: Path, cut: int) -> None:
+    with_blocks(path, 0, 1)
+    journal = path / "journal"
+    journal.write_bytes(journal.read_bytes()[:-cut])
+    partial = opened(path)
+    assert partial.present in (0, MIB)
+    partial.close()
+
+
+@pytest.mark.parametrize(
+    "other", [RemoteFile("m", FILE.size, "somewhere", "v2"), RemoteFile("m", FILE.size, "somewhere", "")]
+)
+def test_nothing_is_used_of_another_version_or_of_one_that_cannot_be_told(path: Path, other: RemoteFile) -> None:
+    partial = opened(path, other)
+    add(partial, 0)
+    partial.close()
+    partial = opened(path, FILE)
+    assert partial.present == 0
+    partial.close()
+    with_blocks(path, 0)
+    partial = opened(path, other)
+    assert partial.present == 0
+    partial.close()
+
+
+def test_a_journal_that_speaks_nonsense_is_not_believed(path: Path) -> None:
+    with_blocks(path, 0)
+    with (path / "journal").open("ab") as journal:
+        journal.write(b"99 00000000\nx y\n")
+    partial = opened(path)
+    assert partial.present == MIB
+    partial.close()
+
+
+def test_forgotten_is_forgotten(path: Path) -> None:
+    partial = opened(path)
+    add(partial, 0)
+    partial.forget()
+    add(partial, 1)
+    partial.close()
+    partial = opened(path)
+    assert (partial.present, partial.missing(0, FILE.size)) == (MIB, (0, MIB))
+    partial.close()
+
+
+def test_the_next_one_waits_until_the_one_before_has_ended(path: Path) -> None:
+    first, second = opened(path), list[Partial]()
+    waiting = threading.Thread(target=lambda: second.append(opened(path)))
+    waiting.start()
+    add(first, 0)
+    assert (second, discard(path)) == ([], False)
+    first.close()
+    waiting.join(30)
+    assert second[0].present == MIB
+    second[0].close()
+    assert discard(path)
+    assert not path.exists()
+
+
+def test_waiting_for_the_one_before_can_be_stopped(path: Path) -> None:
+    first, stop = opened(path), Stop()
+    stop()
+    with pytest.raises(StoppedError):
+        Partial.open(path, FILE, stop)
+    first.close()

@@ -1,0 +1,218 @@
+"""What sources ask for and what they make of the answers; HTTP, the hub and S3 against servers that speak them."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from swapd.weights import Weights
+from swapd.weights.facts import Fetched, FetchFailed, FetchFailure
+from swapd.weights.sources.base import ChangedError, RemoteFile, SourceError, select
+from swapd.weights.sources.http import HttpSource, shown
+from swapd.weights.sources.registry import source_for
+from tests.weights.caches import MIB, M, noise, running
+from tests.weights.servers import Blob, Hub, Server, serving
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serving() as made:
+        made.blobs["/m"] = Blob(noise(MIB))
+        yield made
+
+
+async def test_a_read_that_waits_for_a_silent_source_ends_when_it_is_closed(server: Server) -> None:
+    source = HttpSource(f"{server.url}/m")
+    file = (await asyncio.to_thread(source.list)).files[0]
+    server.gate = asyncio.Event()
+    stream = await asyncio.to_thread(source.open, file, 0, 100)
+    reading = asyncio.ensure_future(asyncio.to_thread(stream.readinto, memoryview(bytearray(100))))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(stream.close)
+    with contextlib.suppress(SourceError):
+        assert await asyncio.wait_for(reading, 30) == 0
+    server.gate.set()
+
+
+async def test_another_version_of_the_file_is_not_taken_for_the_one_that_was_listed(server: Server) -> None:
+    source = HttpSource(f"{server.url}/m")
+    file = (await asyncio.to_thread(source.list)).files[0]
+    server.blobs["/m"] = Blob(noise(MIB, 2))
+    with pytest.raises(ChangedError):
+        await asyncio.to_thread(source.open, file, 100, 200)
+
+
+async def test_a_host_that_does_not_exist_is_an_error_that_may_pass() -> None:
+    with pytest.raises(SourceError, match="cannot be reached") as caught:
+        await asyncio.to_thread(HttpSource("http://127.0.0.1:1/m").list)
+    assert not caught.value.permanent
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a/../../b", ".swapd.json", ".swapd/x", "nul\0"])
+def test_names_that_lead_out_of_the_folder_are_refused(name: str) -> None:
+    with pytest.raises(SourceError, match="cannot be kept") as caught:
+        select([RemoteFile(name, 1, "w", "t")], (), source="s")  # type: ignore[arg-type]
+    assert caught.value.permanent
+
+
+def test_patterns_choose_files() -> None:
+    names = ["config.json", "model-Q4.gguf", "model-Q8.gguf", "sub/model-Q4.gguf"]
+    files = [RemoteFile(name, 1, name, "t") for name in names]  # type: ignore[arg-type]
+    assert [file.name for file in select(files, ("*Q4.gguf", "*.json"), source="s")] == [names[0], names[1], names[3]]
+    with pytest.raises(SourceError, match="no file that matches"):
+        select(files, ("*.bin",), source="s")
+
+
+def test_what_may_be_secret_is_not_shown() -> None:
+    assert shown("https://user:word@host:8/path?signature=x#y") == "https://host:8/path"
+
+
+@pytest.mark.parametrize("url", ["m.gguf", "ftp://host/m", "hf://", "hf://a/b/c", "file://host/path"])
+def test_urls_of_no_source_are_refused(url: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        source_for(url, timeout_s=1)
+    assert caught.value.permanent
+
+
+def test_a_source_whose_driver_is_not_installed_says_what_to_install() -> None:
+    with pytest.raises(SourceError, match=r"swapd\[s3\]"):
+        source_for("az://container/key", timeout_s=1)
+
+
+async def test_a_local_file_that_changes_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    path.write_bytes(b"one")
+    source = source_for(f"file://{path}", timeout_s=1)
+    file = source.list().files[0]
+    path.write_bytes(b"two")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(ChangedError):
+        source.open(file, 0, 3)
+
+
+# The hub: its address is read from the environment when its library is imported, so the fetch runs in a process.
+
+FILES = {"config.json": b"{}", "model.safetensors": noise(3 * MIB), "sub/tokenizer.json": noise(1000, 2)}
+
+
+async def test_a_repository_of_the_hub_is_fetched_with_our_token_and_verified(tmp_path: Path) -> None:
+    async with serving(Hub(files=FILES, large=("model.safetensors",))) as hub:
+        assert isinstance(hub, Hub)
+        code, output = await fetch_from(hub, tmp_path, hub.token)
+        assert (code, "Fetched" in output) == (0, True), output
+        copy = next(path for path in (tmp_path / "cache").iterdir() if path.name != ".swapd")
+        assert copy.name.startswith(f"lab-model-{'a' * 12}-")
+        assert {name: (copy / name).read_bytes() for name in FILES} == FILES
+        assert set(hub.authorized) == set(FILES), "large files were asked for at the hub, and came from elsewhere"
+        marker = (copy / ".swapd.json").read_text()
+        assert hashlib.sha256(FILES["model.safetensors"]).hexdigest() in marker
+
+
+async def test_a_repository_that_is_not_ours_to_read_is_refused(tmp_path: Path) -> None:
+    async with serving(Hub(files=FILES)) as hub:
+        code, output = await fetch_from(hub, tmp_path, "hf_wrong")
+        assert (code, "refused" in output, "the hub answered 401" in output) == (1, True, True), output
+
+
+async def test_content_that_is_not_what_the_hub_promised_is_never_cached(tmp_path: Path) -> None:
+    async with serving(Hub(files=dict(FILES), large=("model.safetensors",))) as hub:
+        assert isinstance(hub, Hub)
+        info = hub._info()
+        hub._info = lambda: info  # type: ignore[method-assign]
+        hub.files["sub/tokenizer.json"] = noise(1000, 3)
+        code, output = await fetch_from(hub, tmp_path, hub.token)
+        assert (code, "corrupt" in output) == (1, True), output
+        assert [path.name for path in (tmp_path / "cache").iterdir()] == [".swapd"]
+
+
+async def fetch_from(hub: Server, tmp_path: Path, token: str) -> tuple[int, str]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
+        "HF_ENDPOINT": hub.url,
+        "HF_TOKEN": token,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.weights.fetching", str(tmp_path / "cache"), "hf://lab/model@main"),
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+# S3, served by moto in a process of its own.
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as server:
+        assert server.stdout is not None
+        told = None
+        while told is None and (line := server.stdout.readline()):
+            told = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert told is not None
+        yield told[0]
+        server.kill()
+
+
+@pytest.fixture
+def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    import fsspec
+
+    for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("ENDPOINT_URL", s3)):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    store = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True)
+    store.mkdir("models")
+    objects = {"lab/m/config.json": b"{}", "lab/m/deep/m.bin": noise(20 * MIB), "lab/other": b"other"}
+    for key, content in objects.items():
+        store.pipe_file(f"models/{key}", content)
+    yield objects
+    store.rm("models", recursive=True)
+
+
+async def test_a_prefix_of_a_bucket_is_fetched(bucket: dict[str, bytes], tmp_path: Path) -> None:
+    async with running(tmp_path / "cache", {M: Weights("s3://models/lab/m")}) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, Fetched), answer
+        copy = run.cache.path(M)
+        assert copy is not None
+        assert (copy / "deep/m.bin").read_bytes() == bucket["lab/m/deep/m.bin"]
+        assert {path.name for path in copy.iterdir()} == {"config.json", "deep", ".swapd.json"}
+
+
+async def test_one_object_is_fetched_as_a_file(bucket: dict[str, bytes], tmp_path: Path) -> None:
+    async with running(tmp_path / "cache", {M: Weights("s3://models/lab/other")}) as run:
+        await run.fetch()
+        path = run.cache.path(M)
+        assert path is not None
+        assert (path.name, path.read_bytes()) == ("other", b"other")
+
+
+@pytest.mark.parametrize("url", ["s3://models/none", "s3://elsewhere/m"])
+async def test_objects_that_are_not_there_are_refused(bucket: dict[str, bytes], tmp_path: Path, url: str) -> None:
+    async with running(tmp_path / "cache", {M: Weights(url)}) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, FetchFailed)
+        assert answer.failure == FetchFailure.REFUSED
