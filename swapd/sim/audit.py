@@ -52,6 +52,7 @@ class Audit:
                     self._measure(command)
                 case _:
                     pass
+        self.known.forget_removed()
         if isinstance(event, GpuMemoryRead):
             self._after_reading(event.taken)
 
@@ -191,7 +192,7 @@ class Audit:
             taken = self.known.taken(gpu)
             others = sum(self._spare(key, taken) for key in self.driver.all_on(gpu) if key != instance)
             left = self.driver.held_by(instance, taken) - others
-            if left > max(SLACK, self._most(life.order) // 8) and not self._shrank(gpu, life.booked):
+            if left > max(SLACK, self._most(life.order, life) // 8) and not self._shrank(gpu, life.booked):
                 _wrong("shown_free", f"instance {instance} is gone, but GPU {gpu} still had {left} bytes of it")
 
     def _countable(self, life: Life) -> Iterator[int]:
@@ -213,15 +214,15 @@ class Audit:
         One that is gone counts for the time of a release, in which its memory is expected back.
         """
         life = self.known.lives.get(instance)
-        gone, _ = self.known.past.get(instance, (None, None))
+        gone, past = self.known.past.get(instance, (None, None))
         late = gone is not None and gone + self.known.catalog.settings.release_timeout > taken
         counts = late if life is None else life.state is not State.LOADING
         engine = self.driver.engines[instance]
-        return max(0, self._most(engine.order) - engine.held(taken)) if counts else 0
+        return max(0, self._most(engine.order, life or past) - engine.held(taken)) if counts else 0
 
-    def _most(self, order: Start) -> Bytes:
+    def _most(self, order: Start, life: Life | None) -> Bytes:
         """Return the most that an engine may count for."""
-        return max(self.driver.size(order), order.spec.footprint.bytes_per_gpu)
+        return max(self.driver.size(order), order.spec.footprint.bytes_per_gpu, life.need if life else Bytes(0))
 
 
 def _wrong(law: str, detail: str) -> NoReturn:
