@@ -52,6 +52,7 @@ class Audit:
                     self._measure(command)
                 case _:
                     pass
+        self.known.forget_removed()
         if isinstance(event, GpuMemoryRead):
             self._after_reading(event.taken)
 
