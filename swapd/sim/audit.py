@@ -17,6 +17,7 @@ from swapd.core.events import Event, GpuMemoryRead
 from swapd.core.ids import Bytes, GpuSet, InstanceId, Instant, gpu_indices
 from swapd.core.reasons import State
 from swapd.core.topology import DriverState, NodeTopology
+from swapd.core.view import NodeView
 from swapd.sim.driver import MEMORY, VirtualDriver
 from swapd.sim.known import Known, Life
 
@@ -112,10 +113,15 @@ class Audit:
         return any(life.gpus >> gpu & 1 and gone > since for gone, life in self.known.past.values())
 
     def _blur(self, gpu: int) -> int:
-        """Return by how much engines on a GPU differ from what they declare, or are not there yet."""
-        here = [self.driver.engines[key] for key in self.driver.all_on(gpu)]
-        loading = sum(engine.size for engine in here if not engine.ready)
-        return loading + sum(abs(e.size - e.order.spec.footprint.bytes_per_gpu) for e in here)
+        """Return by how much engines on a GPU differ from what they may count for, or are not there yet."""
+        blur = 0
+        for key in self.driver.all_on(gpu):
+            engine, life = self.driver.engines[key], self.known.lives.get(key)
+            declared = engine.order.spec.footprint.bytes_per_gpu
+            counted = life.need if life is not None else declared
+            blur += max(abs(engine.size - declared), abs(engine.size - counted))
+            blur += 0 if engine.ready else engine.size
+        return blur
 
     # starts
 
@@ -172,6 +178,17 @@ class Audit:
                 if self._is_told(instance, life):
                     _wrong("measured_when_ready", f"instance {instance} is ready, and was read at {taken}")
                 life.measured = not any(other.state in _UNSETTLED for other in self.known.near(life))
+
+    def quarantined(self, view: NodeView) -> None:
+        """Demand that leaked memory is kept from others, where a reading tells beyond doubt how much of it is left."""
+        for gpu, shown in enumerate(view.gpus):
+            here = [life for life in self.known.lives.values() if life.gpus >> gpu & 1]
+            moving = any(life.state in (State.LOADING, State.UNLOADING) for life in here)
+            if moving or gpu not in self.known.heard or self._is_late(gpu):
+                continue
+            leaked = sum(self._leaked(key, life, gpu) for key, life in self.known.lives.items())
+            if shown.quarantined_bytes + self._blur(gpu) + SLACK < leaked:
+                _wrong("leaks_are_kept", f"GPU {gpu} has {leaked} leaked bytes, kept are {shown.quarantined_bytes}")
 
     def _is_bare(self, gpu: int, taken: Instant) -> bool:
         """Say whether a reading shows a GPU with nothing on it."""
