@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from swapd.cli.matrix_file import read_matrix
 from swapd.core.catalog import Catalog
 from swapd.core.events import GpuMemory, GpuMemoryRead
 from swapd.core.ids import Instant
@@ -31,7 +32,7 @@ class NoDriverError(Exception):
 def of_matrix(path: Path) -> NodeView:
     """Return the machine whose topology matrix is in a file. Raises ``click.ClickException``."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_matrix(path)
         found = topology_of(text)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be read: {error.strerror or error}") from None

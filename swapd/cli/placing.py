@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from swapd.cli.matrix_file import read_matrix
 from swapd.config.compile import compile_catalog, host_bytes
 from swapd.config.load import Loaded
 from swapd.config.problems import Problem
@@ -78,7 +79,7 @@ def here(settings: Settings, *, deadline_s: float = DEADLINE_S) -> Placement:
 def there(settings: Settings, fixture: Path, memory: Bytes) -> Placement:
     """Place the models on the machine whose topology matrix is in a file. Raises ``UnreadableError``."""
     try:
-        text = fixture.read_text(encoding="utf-8", errors="replace")
+        text = read_matrix(fixture)
         topology = topology_of(text, Product(total_bytes=memory, reserved_bytes=0))
     except OSError as error:
         raise UnreadableError(f"{fixture} cannot be read: {error.strerror or error}") from None

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from swapd.cli.client import printable
+from swapd.cli.matrix_file import read_matrix
 from swapd.cli.placing import of_any_kind
 from swapd.config.compile import compile_catalog, compile_topology
 from swapd.config.load import load
@@ -132,7 +133,7 @@ def _node(options: Options) -> NodeTopology:
         count = DEFAULT_GPUS if options.gpus is None else options.gpus
         return NodeTopology(tuple(Gpu(index, f"virtual-{index}", memory) for index in range(count)))
     try:
-        text = options.fixture.read_text(encoding="utf-8", errors="replace")
+        text = read_matrix(options.fixture)
         return topology_of(text, Product(total_bytes=memory, reserved_bytes=0))
     except OSError as error:
         raise click.ClickException(f"{options.fixture} cannot be read: {error.strerror or error}") from None

@@ -59,6 +59,18 @@ def test_a_file_that_is_no_matrix_is_refused_in_one_sentence(tmp_path: Path) -> 
     assert (done.exit_code, "cannot be read: No such file or directory" in done.stderr) == (1, True)
 
 
+def test_no_more_of_a_file_is_read_than_a_matrix_can_be_long(tmp_path: Path) -> None:
+    long = tmp_path / "long.txt"
+    text = HGX.read_text()
+    long.write_text(text + " " * ((1 << 20) - len(text.encode())))
+    assert invoke("topology", "--fixture", str(long)).exit_code == 0
+    long.write_text(long.read_text() + " ")
+    for endless in (str(long), "/dev/zero"):
+        done = invoke("topology", "--fixture", endless)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr == f"Error: {endless} is no topology matrix: it has more than 1 MiB\n"
+
+
 def test_without_a_daemon_the_gpus_of_this_machine_are_read_and_let_go(driver: FakeLibrary) -> None:
     driver.gpus[2].lost = True
     done = invoke("topology", env={"COLUMNS": "160"})
