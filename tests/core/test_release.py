@@ -7,7 +7,7 @@ from swapd.core.commands import LoadFinished, ReleaseConfirmed, Transitioned
 from swapd.core.ids import ModelName, seconds
 from swapd.core.reasons import ReleaseEvidence, Stage, State
 from swapd.core.topology import GpuHealth
-from tests.core.driver import World, spec
+from tests.core.driver import World, spec, topology
 from tests.core.gpus import LATENCY, GpuWorld, gib, node
 
 
@@ -42,6 +42,33 @@ def test_memory_that_is_free_already_ends_the_wait_with_the_first_reading() -> N
     world.at(100.5, world.held.clear)
     world.run(300)
     assert started(world, "b") == pytest.approx(103 + LATENCY)
+
+
+@pytest.mark.parametrize(("driver", "empties"), [(True, True), (True, False), (False, False)])
+def test_an_engines_own_unload_call_gives_no_credit(driver: bool, empties: bool) -> None:
+    """It is called from 100 to 108 s; whether it empties the memory or not, the engine has to end as a process."""
+    models = [spec(name, gib=60, load=10) for name in "ab"]
+    world = GpuWorld(models, devices=node(1) if driver else topology(1), release_timeout=seconds(60))
+    world.lists = False
+    world.engines["a"].hook, world.engines["a"].unload, world.engines["a"].lag = 8, 5, 4
+    world.request("a", at=0)
+    world.request("b", at=100)
+    if empties:
+        world.at(104, world.held.clear)
+    for at in (105, 110):
+        world.read(at)
+        world.run(at + 1)
+        states = {str(i.model): i.state for i in world.core.view().instances}
+        assert states == {"a": State.UNLOADING, "b": State.RESERVED}
+    assert [c for _, c in world.log if isinstance(c, ReleaseConfirmed)] == []
+    world.run(300)
+    (note,) = (c for _, c in world.log if isinstance(c, ReleaseConfirmed))
+    assert note.by is (ReleaseEvidence.FREE if driver else ReleaseEvidence.ACCOUNTS)
+    ended = 100 + 8 + 5
+    if driver and not empties:
+        assert started(world, "b") >= ended + 4
+    else:
+        assert started(world, "b") == pytest.approx(ended + (LATENCY if driver else 0))
 
 
 def test_a_list_that_shows_the_victim_no_more_frees_what_another_process_hides() -> None:
