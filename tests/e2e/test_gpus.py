@@ -104,11 +104,20 @@ async def test_a_model_on_two_gpus_gets_a_linked_pair_and_its_engine_sees_exactl
         assert await here.gpus_of("pair") == [1, 2]
         gpus = (await here.topology())["topology"]["gpus"]
         environ = psutil.Process((await process_of(here.daemon, "pair"))["pid"]).environ()
-        assert sorted(environ["CUDA_VISIBLE_DEVICES"].split(",")) == sorted([gpus[1]["uuid"], gpus[2]["uuid"]])
+        assert environ["CUDA_VISIBLE_DEVICES"].split(",") == [gpus[1]["uuid"], gpus[2]["uuid"]]
         assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
         metrics = await here.daemon.metrics()
         assert total(metrics, "swapd_placements_total", quality="top") == 1
         assert total(metrics, "swapd_gpus", health="healthy") == 8
+
+
+async def test_an_engine_sees_its_gpus_in_the_order_of_the_ring(tmp_path: Path) -> None:
+    """The pairs 12, 34, 67 and 05 are bridged: the ring goes over 0 1 2 3 4 6 7 5."""
+    async with node(tmp_path, IRREGULAR, {"all": gpu_model(gpus=8)}) as here:
+        assert await here.ask("all") == 200
+        gpus = (await here.topology())["topology"]["gpus"]
+        environ = psutil.Process((await process_of(here.daemon, "all"))["pid"]).environ()
+        assert environ["CUDA_VISIBLE_DEVICES"].split(",") == [gpus[gpu]["uuid"] for gpu in (0, 1, 2, 3, 4, 6, 7, 5)]
 
 
 async def test_the_next_model_starts_only_when_the_driver_shows_the_memory_free(tmp_path: Path) -> None:
