@@ -3,8 +3,9 @@
 Where GPUs and host memory are free at once, the boards choose among the free GPUs. Otherwise the plan is the legal set
 with the least sum of worth × GPUs; of equals the one of the better class, then with the fewest victims, then the one
 that need not wait for memory already on its way back, then the order of ``placement.legal_sets``. Host memory that is
-lacking is made free in the same reckoning. Nobody leaves whose memory is not needed. Who may leave at all is decided in
-``guards``, and worth is the policy's word.
+lacking is made free in the same reckoning. Where nobody may stay in part, the boards find the least sum and its class;
+only the sets of this class are compared one by one. Nobody leaves whose memory is not needed. Who may leave at all is
+decided in ``guards``, and worth is the policy's word.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from swapd.core.guards import evictable
 from swapd.core.host_memory import given_up, is_short, lacking
-from swapd.core.ids import GpuSet, InstanceId
+from swapd.core.ids import GpuSet, InstanceId, gpu_indices
 from swapd.core.node import Node
 from swapd.core.placement import GpuOption, legal_sets, option, suited
 from swapd.core.policies.base import Resident
@@ -109,11 +110,15 @@ def find(node: Node, need: Need, avail: GpuSet, costs: Mapping[InstanceId, float
         if gpus:
             return Plan(gpus, (), waits=host_waits)
     owners = [node.instances[number] for number in costs if node.instances[number].host_bytes] if missing > 0 else []
-    sets = _sets_within(node, need, usable)
+    sharers = Sharers(options, costs, lacking_host=missing, owners=owners)
+    leaving = _Owners(options, costs)
+    if missing > 0 or sharers.short:
+        sets = _sets_within(node, need, usable)
+    else:
+        sets = _sets_of_best_class(node, need, usable, leaving)
     if not sets or given_up(owners) < missing:
         return None
-    sharers = Sharers(options, costs, lacking_host=missing, owners=owners)
-    return _cheapest(sets, sharers, _Owners(options, costs), GpuSet(waiting), host_waits=host_waits)
+    return _cheapest(sets, sharers, leaving, GpuSet(waiting), host_waits=host_waits)
 
 
 def _free_set(node: Node, need: Need, clear: int) -> GpuSet:
@@ -136,18 +141,32 @@ def _sets_within(node: Node, need: Need, usable: int) -> Sequence[Ranked]:
     return sets
 
 
+def _sets_of_best_class(node: Node, need: Need, usable: int, owners: "_Owners") -> Sequence[Ranked]:
+    """Return the usable sets of the class of the cheapest one, where whoever is on a GPU leaves it altogether."""
+    owner, cost = owners.by_gpu(len(node.gpus))
+    blocked = (1 << len(node.gpus)) - 1 & ~usable
+    found = node.boards.evict(need.gpus, owner, cost, blocked, use=need.nvlink)
+    if found is None:
+        return []
+    sets = legal_sets(node.boards, need)
+    best = next((rank for gpus, rank in sets if gpus == found.gpus), None)
+    if best is None:
+        return [(found.gpus, 0)]
+    return [(gpus, rank) for gpus, rank in sets if rank == best and not gpus & ~usable]
+
+
 class _Owners:
     """Who has to leave the GPUs of a set, whatever else happens."""
 
     __slots__ = ("_prices", "_where")
 
     def __init__(self, options: Mapping[int, GpuOption], costs: Mapping[InstanceId, float]) -> None:
-        where: dict[InstanceId, int] = {}
+        where: dict[InstanceId, GpuSet] = {}
         victims: dict[InstanceId, Instance] = {}
         for index, found in options.items():
             for victim in found.victims:
                 victims[victim.id] = victim
-                where[victim.id] = where.get(victim.id, 0) | 1 << index
+                where[victim.id] = GpuSet(where.get(victim.id, 0) | 1 << index)
         self._where = [(victims[number], where[number]) for number in sorted(victims)]
         self._prices = [(where[number], costs[number]) for number in sorted(victims)]
 
@@ -159,6 +178,14 @@ class _Owners:
                 price += victim_price
                 count += 1
         return price, count
+
+    def by_gpu(self, count: int) -> tuple[list[int], list[float]]:
+        """Return by GPU, of so many, who has to leave it, as a mask; and by bit of the masks what each costs."""
+        masks = [0] * count
+        for bit, (where, _) in enumerate(self._prices):
+            for gpu in gpu_indices(where):
+                masks[gpu] |= 1 << bit
+        return masks, [price for _, price in self._prices]
 
     def of(self, gpus: GpuSet) -> Victims:
         """Return them, by id."""

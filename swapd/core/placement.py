@@ -4,7 +4,7 @@ Rules that hold here:
 
 * Sets are tried best topology first, then lowest mask, and the first of equals wins. Virtual devices have no links, so
   every set of the right size is legal and the order is by mask alone.
-* A model that is indifferent to NVLink takes the worst sets first, and leaves the good ones to the others.
+* A model on several GPUs that is indifferent to NVLink takes the worst sets first, and leaves the good ones to others.
 * An exclusive model wants its GPUs empty. A sharing one wants bytes, and neighbours that share as well.
 * What others than our instances hold on a GPU is not there for anybody, and no eviction frees it.
 * Memory of an instance that is unloading comes back by itself: it is nobody's victim, but the newcomer waits for it.
@@ -28,9 +28,11 @@ from swapd.core.suitable import suitable
 @lru_cache(maxsize=64)
 def _ranked_sets(boards: Boards, size: int, use: NvlinkUse) -> tuple[tuple[GpuSet, int], ...]:
     ranked = boards.sets(size)
+    if size == 1:
+        return ranked
     if use is NvlinkUse.IGNORE:
         return tuple(sorted(((gpus, -rank) for gpus, rank in ranked), key=lambda found: (found[1], found[0])))
-    if use is NvlinkUse.REQUIRED and size > 1:
+    if use is NvlinkUse.REQUIRED:
         rings: dict[int, bool] = {}
         for gpus, rank in ranked:
             if rank not in rings:
