@@ -67,7 +67,7 @@ def _models(document: Json) -> Table:
     first = document["policies"][0]
     models = sorted(first["models"], key=lambda model: -model["caused_gpu_s"])[:_MODELS]
     right = ("GPUs", "load", "requests/h", "mean", "p99", "max", "loads/h", "caused GPU-s")
-    rows = table(f"model ({first['policy']})", *right, "verdict", right=right)
+    rows = table(f"model ({first['policy']})", *right, "verdict", "tier", right=right)
     for model in models:
         rows.add_row(
             Text(printable(model["model"]) + (" (pinned)" if model["pinned"] else "")),
@@ -78,5 +78,6 @@ def _models(document: Json) -> Table:
             f"{model['loads_per_h']:.2f}",
             f"{model['caused_gpu_s']:.0f}",
             model["verdict"],
+            model["tier"],
         )
     return rows

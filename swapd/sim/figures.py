@@ -1,7 +1,8 @@
 """Puts the outcome of simulated runs into figures with fixed names, for programs and for tables.
 
 Names end in their unit: ``_s`` seconds, ``_per_h`` per hour of the trace, ``_share`` 0–1, ``_gpus`` GPUs on
-average. Of several seeds the figures are means, but for maxima, and verdicts are the worst of all.
+average. Of several seeds the figures are means, but for maxima, and verdicts are the worst of all. The tier is what
+the mean demand over the trace makes of a model that had none, provisional if that is less than a day.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, Final
 from swapd.core.catalog import Catalog, ModelSpec
 from swapd.core.ids import SECOND, Duration
 from swapd.core.reasons import Verdict
+from swapd.core.tiers import SETTLED_HOURS, tier_of
 from swapd.sim.report import ModelReport, Report
 from swapd.sim.study import Outcome, Rules
 
@@ -76,6 +78,8 @@ def _model(spec: ModelSpec, report: ModelReport | None, caused: float, hours: fl
         **known,
         "pinned": spec.pinned,
         "requests_per_h": report.requests / hours,
+        "tier": tier_of(report.requests / hours).value,
+        "provisional": hours < SETTLED_HOURS,
         **_waits(report, limit),
         "loads_per_h": report.loads / hours,
         "evictions_per_h": report.evictions / hours,
@@ -111,7 +115,7 @@ def _one(key: str, values: Sequence[Any]) -> Any:
     first = values[0]
     if key == "verdict":
         return worst(dict.fromkeys(map(Verdict, values), 1.0)).value
-    if len(values) == 1 or isinstance(first, str | bool) or first is None:
+    if isinstance(first, str | bool) or first is None or all(value == first for value in values):
         return round(first, 6) if isinstance(first, float) else first
     if key == "wait_max_s":
         return round(max(values), 6)
