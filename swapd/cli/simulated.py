@@ -56,7 +56,7 @@ def _rows(document: Json) -> Table:
             f"{row['loads_per_h']:.1f}",
             f"{row['evictions_per_h']:.1f}",
             f"{row['loading_share']:.1%}",
-            f"{row['thrash_loads']:g}",
+            f"{row['thrash_loads']:.0f}",
             f"{row['empty_gpus']:.2f}",
         )
         rows.add_row(*cells, *(f"{row[_EXTRA[name]]:.3g}" for name in extra))

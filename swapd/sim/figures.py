@@ -1,8 +1,7 @@
 """Puts the outcome of simulated runs into figures with fixed names, for programs and for tables.
 
 Names end in their unit: ``_s`` seconds, ``_per_h`` per hour of the trace, ``_share`` 0–1, ``_gpus`` GPUs on
-average. Of several seeds the figures are means, but for maxima, and verdicts are the worst of all. The tier is what
-the mean demand over the trace makes of a model that had none, provisional if that is less than a day.
+average. Of several seeds the figures are means, but for maxima, and verdicts are the worst of all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,24 +10,25 @@ from typing import Any, Final
 from swapd.core.catalog import Catalog, ModelSpec
 from swapd.core.ids import SECOND, Duration
 from swapd.core.reasons import Verdict
-from swapd.core.tiers import SETTLED_HOURS, tier_of
+from swapd.core.tiers import weigh
 from swapd.sim.report import ModelReport, Report
-from swapd.sim.study import Outcome, Rules
+from swapd.sim.study import Outcome, Rules, Study
 
 Figures = dict[str, Any]
 
 _WORST: Final = (Verdict.THRASHING, Verdict.MARGINAL, Verdict.OK)
 
 
-def row(rules: Rules, outcomes: Mapping[int | None, Outcome], catalog: Catalog, limit: Duration) -> Figures:
+def row(rules: Rules, outcomes: Mapping[int | None, Outcome], study: Study, limit: Duration) -> Figures:
     """Return one row: figures of the node over all seeds, of each seed alone if there are any, and of the models."""
     runs = [node_figures(outcome, limit) for outcome in outcomes.values()]
-    models = [model_figures(outcome.report, catalog, limit) for outcome in outcomes.values()]
+    models = [model_figures(outcome.report, study.catalog, limit) for outcome in outcomes.values()]
+    tiers = {model: weigh(hours).tier for model, hours in study.hours().items()}
     found: Figures = {
         "policy": rules.policy,
         "protect_s": None if rules.protect is None else rules.protect / SECOND,
         **_together(runs),
-        "models": [_together(same) for same in zip(*models, strict=True)],
+        "models": [{**_together(same), "tier": tiers[same[0]["model"]].value} for same in zip(*models, strict=True)],
     }
     if None not in outcomes:
         found["runs"] = [{"seed": seed, **_together([run])} for seed, run in zip(outcomes, runs, strict=True)]
@@ -78,8 +78,6 @@ def _model(spec: ModelSpec, report: ModelReport | None, caused: float, hours: fl
         **known,
         "pinned": spec.pinned,
         "requests_per_h": report.requests / hours,
-        "tier": tier_of(report.requests / hours).value,
-        "provisional": hours < SETTLED_HOURS,
         **_waits(report, limit),
         "loads_per_h": report.loads / hours,
         "evictions_per_h": report.evictions / hours,

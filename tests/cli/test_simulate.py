@@ -113,18 +113,6 @@ def test_what_chance_does_not_touch_stays_a_whole_number(files: tuple[str, ...])
     assert [repr(model["gpus"]), repr(row["requests"]), repr(row["refused"])] == ["1", "10", "0"]
 
 
-@pytest.mark.parametrize(("every_s", "hours", "week"), [(60, 30, ("warm", False)), (90, 2, ("cold", True))])
-def test_each_model_has_the_tier_that_its_demand_makes_of_it(
-    files: tuple[str, ...], tmp_path: Path, every_s: int, hours: int, week: tuple[str, bool]
-) -> None:
-    lines = "".join(f"{at},a,1\n" for at in range(0, hours * 3600, every_s))
-    (tmp_path / "trace.csv").write_text(f"t_s,model,service_s\n{lines}")
-    asked, unasked = rows(*files, "--policy", "gdsf")[0]["models"]
-    assert (asked["tier"], asked["provisional"]) == week
-    assert unasked["tier"] == "cold"
-    assert week[0] in invoke(*files, "--policy", "gdsf").stdout
-
-
 def test_files_with_a_byte_order_mark_are_read(files: tuple[str, ...], tmp_path: Path) -> None:
     for name in ("trace.csv", "models.csv"):
         (tmp_path / name).write_text((tmp_path / name).read_text(), encoding="utf-8-sig")
