@@ -88,7 +88,7 @@ def duration(value: str, option: str) -> Duration:
 
 def _requests(path: Path) -> list[Arrival]:
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
             return read_requests(lines)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be read: {error.strerror or error}") from None
@@ -100,7 +100,7 @@ def _listed(options: Options, topology: NodeTopology, requests: int) -> Catalog:
     """Return the models of a list; each takes its GPUs whole, and lets any number of requests wait for ever."""
     whole = min((gpu.memory_bytes for gpu in topology.gpus), default=Bytes(0))
     try:
-        with options.models.open(encoding="utf-8", newline="") as lines:
+        with options.models.open(encoding="utf-8-sig", newline="") as lines:
             specs = read_models(lines, bytes_per_gpu=whole)
     except OSError as error:
         raise click.ClickException(f"{options.models} cannot be read: {error.strerror or error}") from None

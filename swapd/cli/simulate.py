@@ -105,7 +105,10 @@ def simulate(
     if plot is not None:
         from swapd.sim.plot import draw
 
-        draw(plot, drawn, len(study.topology.gpus))
+        try:
+            draw(plot, drawn, len(study.topology.gpus))
+        except OSError as error:
+            raise click.ClickException(f"{plot} cannot be written: {error.strerror or error}") from None
     document = {**_head(asked, study, limit_s=longest / 1e9), **document}
     if as_json:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
@@ -121,8 +124,9 @@ def _rules(policies: tuple[str, ...], protects: tuple[str, ...], study: "Study")
     from swapd.sim.study import POLICIES, Rules
 
     unknown = [policy for policy in policies if policy not in POLICIES]
-    if unknown:
-        raise click.BadParameter(f"{unknown[0]} is none of {', '.join(POLICIES)}", param_hint="--policy")
+    if unknown or not policies:
+        what = unknown[0] if unknown else "that"
+        raise click.BadParameter(f"{what} is none of {', '.join(POLICIES)}", param_hint="--policy")
     times = [None if time == "auto" else duration(time, "--protect") for time in protects]
     for policy in dict.fromkeys(policies):
         for time in dict.fromkeys(times) or (study.catalog.settings.protect,):
@@ -198,6 +202,8 @@ def _drawable(path: Path | None) -> None:
         return
     if path.suffix not in (".svg", ".png"):
         raise click.BadParameter("name a file that ends in .svg or .png", param_hint="--plot")
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {path.parent}", param_hint="--plot")
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:

@@ -54,8 +54,8 @@ def _rows(lines: str) -> Iterator[_Row]:
     """Yield what is whole; of a line that a crash has torn nothing can be told."""
     for row in csv.DictReader(io.StringIO(lines)):
         try:
-            service = row["service_s"]
-            yield _Row(float(row["unix_s"]), sys.intern(row["model"]), float(service) if service else None)
+            service = None if row["service_s"] == "" else float(row["service_s"])
+            yield _Row(float(row["unix_s"]), sys.intern(row["model"]), service)
         except (TypeError, ValueError):
             continue
 

@@ -70,8 +70,8 @@ def candidates(node: Node, *, patient: bool, holder: bool = False) -> dict[Insta
 
 
 def clock_floor(node: Node) -> float:
-    """Return the part of the GDSF clock that is in every resident's worth."""
-    return min((instance.model.clock for instance in node.instances.values()), default=0.0)
+    """Return the part of the GDSF clock that is in the worth of every resident that may ever be a victim."""
+    return min((one.model.clock for one in node.instances.values() if not one.model.pinned), default=0.0)
 
 
 def cost(node: Node, instance: Instance, floor: float) -> float:

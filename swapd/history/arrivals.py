@@ -135,10 +135,12 @@ class Arrivals:
                 lines = b"\n" + lines
             file.write(lines)
         if begun:
-            self._forget()
+            self._forget(besides=path)
 
-    def _forget(self) -> None:
-        for old in self._days()[:-KEPT_DAYS]:
+    def _forget(self, besides: Path) -> None:
+        """Remove the oldest days, but not the one that is being written: the clock may be far behind for a while."""
+        others = [day for day in self._days() if day != besides]
+        for old in others[: -(KEPT_DAYS - 1)]:
             old.unlink(missing_ok=True)
 
     def _days(self) -> list[Path]:

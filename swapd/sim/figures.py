@@ -113,7 +113,7 @@ def _one(key: str, values: Sequence[Any]) -> Any:
     first = values[0]
     if key == "verdict":
         return worst(dict.fromkeys(map(Verdict, values), 1.0)).value
-    if len(values) == 1 or isinstance(first, str | bool) or first is None:
+    if isinstance(first, str | bool) or first is None or all(value == first for value in values):
         return round(first, 6) if isinstance(first, float) else first
     if key == "wait_max_s":
         return round(max(values), 6)

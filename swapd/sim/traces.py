@@ -19,6 +19,8 @@ MODELS: Final = ("model", "gpus", "load_s")
 #: a load that takes this many times as long as listed has failed; at least the daemon's own default
 _LOAD_TIMEOUT: Final = 3
 _LEAST_TIMEOUT: Final = 600 * SECOND
+#: seconds of thirty years: times are counted from the start of the trace, not from 1970
+_BEYOND: Final = 1_000_000_000
 
 
 class TraceError(ValueError):
@@ -88,6 +90,7 @@ def _number(row: Mapping[str, str], column: str, line: int) -> float:
         value = float(row[column])
     except ValueError:
         value = math.nan
-    if not 0 <= value < 1e9:
-        raise TraceError(f"line {line}: {column} is a number from 0, not {row[column]!r}")
+    if not 0 <= value < _BEYOND:
+        most = f" to {_BEYOND:,}, counted from the start" if value >= _BEYOND and column == "t_s" else ""
+        raise TraceError(f"line {line}: {column} is a number from 0{most}, not {row[column]!r}")
     return value

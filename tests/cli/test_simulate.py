@@ -107,6 +107,18 @@ def test_seeds_vary_the_loads_and_the_same_seed_repeats_itself(files: tuple[str,
     assert row["wait_max_s"] == max(first["wait_max_s"], second["wait_max_s"]) <= 3 + 20 * 1.15
 
 
+def test_what_chance_does_not_touch_stays_a_whole_number(files: tuple[str, ...]) -> None:
+    (row,) = rows(*files, "--gpus", "1", "--seeds", "1,2", "--policy", "lru")
+    model = row["models"][0]
+    assert [repr(model["gpus"]), repr(row["requests"]), repr(row["refused"])] == ["1", "10", "0"]
+
+
+def test_files_with_a_byte_order_mark_are_read(files: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("trace.csv", "models.csv"):
+        (tmp_path / name).write_text((tmp_path / name).read_text(), encoding="utf-8-sig")
+    assert document(*files)["requests"] == 10
+
+
 def test_a_node_may_be_given_by_its_topology_matrix(files: tuple[str, ...]) -> None:
     found = document(*files, "--topology", str(HGX), "--policy", "gdsf")
     assert (found["gpus"], found["policies"][0]["loads"]) == (8, 2)
@@ -188,6 +200,7 @@ def test_nothing_but_a_plot_needs_the_library(files: tuple[str, ...]) -> None:
         ("trace.csv", "t_s,model,service_s\n1,a,2\n1,a\n", "line 3: it has fewer columns than its header"),
         ("trace.csv", "t_s,model,service_s\n1,a,-2\n", "line 2: service_s is a number from 0, not '-2'"),
         ("trace.csv", "t_s,model,service_s\nnan,a,2\n", "line 2: t_s is a number from 0, not 'nan'"),
+        ("trace.csv", "t_s,model,service_s\n1790000000,a,2\n", "from 0 to 1,000,000,000, counted from the start, not"),
         ("trace.csv", "t_s,model,service_s\n", "it has no requests"),
         ("trace.csv", "t_s,model,service_s\n1,x,2\n2,y,2\n", "models.csv does not list x, y, which"),
         ("models.csv", "model,gpus,load_s\na,1.5,2\n", "line 2: gpus is a whole number from 1, not '1.5'"),
@@ -210,6 +223,10 @@ def test_missing_files_and_wrong_words_are_told(files: tuple[str, ...], tmp_path
     assert "is no topology matrix" in refusal(*files, "--topology", files[2])
     assert "none of gdsf" in refusal(*files, "--policy", "fifo", code=2)
     assert "does not list x" in refusal(*files, "--pin", "x", code=2)
+    assert "none of gdsf" in refusal(*files, "--policy", ",", code=2)
+    assert "there is no directory" in refusal(*files, "--plot", str(tmp_path / "none" / "a.svg"), code=2)
+    (tmp_path / "taken.svg").mkdir()
+    assert "taken.svg cannot be written: Is a directory" in refusal(*files, "--plot", str(tmp_path / "taken.svg"))
     assert "whole numbers" in refusal(*files, "--seeds", "a", code=2)
     assert "unit" in refusal(*files, "--limit", "60", code=2)
     assert "exclude each other" in refusal(*files, "--gpus", "2", "--topology", str(HGX), code=2)

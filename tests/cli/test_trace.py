@@ -24,7 +24,7 @@ async def test_who_was_never_granted_gets_the_usual_service_time_of_its_model_or
 
 async def test_a_line_that_a_crash_has_torn_is_left_out(tmp_path: Path) -> None:
     async with node(tmp_path / "admin.sock") as running:
-        running.control.recorded = [HEADER, b"1700\n", b"1,a,2\n", b"17000000"]
+        running.control.recorded = [HEADER, b"1700\n", b"1,a,2\n", b"3,half-a-na\n", b"17000000"]
         done = await running.swapd("trace")
     assert done.stdout == "t_s,model,service_s\n0.000,a,2.000\n"
 

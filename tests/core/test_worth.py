@@ -1,5 +1,7 @@
 """GDSF: F halves with each half-life and grows by one with each request; H = clock + F × load seconds / GPUs."""
 
+from dataclasses import replace
+
 import pytest
 
 from swapd.core.events import Tick
@@ -66,5 +68,24 @@ def test_a_large_idle_model_leaves_for_a_small_one_although_fewer_gpus_would_do(
     world.run(400)
     world.request("pair", at=500)
     world.run(600)
+    assert world.model("large").instance is None
+    assert world.model("x").instance is not None
+
+
+def test_a_pin_that_nobody_has_asked_for_since_the_clock_was_young_changes_nothing_for_the_others() -> None:
+    names = [spec("large", 4, load=10), spec("x", load=10), spec("y", load=10), spec("pair", 2, load=10)]
+    pin = replace(spec("pin", load=10), pinned=True)
+    world = World([*names, pin], gpus=7, protect=seconds(0), frequency_half_life=seconds(1e12))
+    world.run(50)
+    world.core._node.clock = 5000.0
+    world.request("large", at=60)
+    world.run(100)
+    for at in range(200, 300, 10):
+        world.request("x", at=at)
+        world.request("y", at=at)
+    world.run(400)
+    world.request("pair", at=500)
+    world.run(600)
+    assert world.model("pin").instance is not None
     assert world.model("large").instance is None
     assert world.model("x").instance is not None

@@ -75,6 +75,19 @@ async def test_days_beyond_a_week_are_forgotten(tmp_path: Path) -> None:
     assert days(tmp_path)[0].name == "arrivals-2023-11-17.csv"
 
 
+async def test_what_comes_while_the_clock_is_years_behind_is_kept_as_well(tmp_path: Path) -> None:
+    wall = Wall()
+    async with record(tmp_path, wall, []) as made:
+        for day in range(KEPT_DAYS):
+            wall.now = NOON + 86_400 * day
+            made.record(M01, ago=seconds(0), served=seconds(day))
+            await read(made)
+        wall.now = 100_000.0
+        made.record(M01, ago=seconds(0), served=seconds(77))
+        assert ",m01,77.000\n" in await read(made)
+    assert len(days(tmp_path)) == KEPT_DAYS
+
+
 async def test_a_full_day_takes_no_more_and_says_so_once_and_the_next_day_does(tmp_path: Path) -> None:
     wall, told = Wall(), []
     async with record(tmp_path, wall, told) as made:
