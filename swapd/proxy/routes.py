@@ -92,6 +92,8 @@ EXACT: Final[dict[str, Route]] = {
 }
 
 _MATCHES: Final = {path: Match(route) for path, route in EXACT.items()}
+TARGETS: Final = {path.encode(): (path, match) for path, match in _MATCHES.items()}
+"""The known paths as they stand in a request line, without a query."""
 
 _TRITON: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/[^/]+)?"
 PATTERNS: Final[tuple[tuple[re.Pattern[str], Route], ...]] = (
