@@ -13,8 +13,7 @@ In a stream the last value counts, since all of these are sums up to their event
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,8 +22,7 @@ _TAIL_LIMIT: Final = 64 << 10
 _EVENT_LIMIT: Final = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one request; ``None``: not told."""
 
     prompt_tokens: int | None = None
