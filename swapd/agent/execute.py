@@ -106,13 +106,9 @@ class Executor:
 
     def __call__(self, command: Command) -> None:
         """Carry out one command."""
-        if type(command) is Grant and not command.cold_start:
-            # for every request: not even a call of the log, which would drop the line
-            if self._verbose:
-                narrate(command)
-            self._gate.granted(command)
-            return
-        narrate(command)
+        # an ordinary grant comes with every request, and the log would most often drop it
+        if self._verbose or type(command) is not Grant or command.cold_start:
+            narrate(command)
         match command:
             case Grant():
                 self._gate.granted(command)

@@ -23,7 +23,7 @@ from swapd.proxy.front.own import answer_here
 from swapd.proxy.front.replies import Date
 from swapd.proxy.front.surroundings import Door
 from swapd.proxy.request_id import request_id_of
-from swapd.proxy.routes import TARGETS, Kind, find
+from swapd.proxy.routes import Kind, find_target
 
 _HELD: Final = 64 << 10
 """Bytes that are read ahead of the request being served."""
@@ -200,12 +200,7 @@ class ClientConnection(asyncio.Protocol):
         self._owes = _NOTHING
         server, transport = self._server, self._transport
         assert transport is not None
-        known = TARGETS.get(head.target)
-        if known is None:
-            path = head.target.partition(b"?")[0].decode("ascii")
-            match = find(path)
-        else:
-            path, match = known
+        path, match = find_target(head.target)
         kind = None if match is None else match.route.kind
         if kind is _WEBSOCKET:
             self._hand_over(data)
