@@ -4,7 +4,7 @@ import argparse
 import subprocess
 import sys
 
-NAMES = ("core", "placement", "placement_study", "policies", "agreement", "footprint", "swap", "relay")
+NAMES = ("core", "placement", "placement_study", "policies", "agreement", "footprint", "swap", "relay", "cache")
 
 
 def main() -> int:

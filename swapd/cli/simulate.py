@@ -152,7 +152,7 @@ def _play(
             outcomes[seed] = play(study, rule, seed=seed, observers=[lives] if draw else [])
             if seed == seeds[0]:
                 drawn.append((rule.name, lives))
-        rows.append(row(rule, outcomes, study.catalog, limit))
+        rows.append(row(rule, outcomes, study, limit))
     return {"seeds": [seed for seed in seeds if seed is not None], "policies": rows}, drawn
 
 

@@ -56,7 +56,7 @@ def _rows(document: Json) -> Table:
             f"{row['loads_per_h']:.1f}",
             f"{row['evictions_per_h']:.1f}",
             f"{row['loading_share']:.1%}",
-            f"{row['thrash_loads']:g}",
+            f"{row['thrash_loads']:.0f}",
             f"{row['empty_gpus']:.2f}",
         )
         rows.add_row(*cells, *(f"{row[_EXTRA[name]]:.3g}" for name in extra))
@@ -67,7 +67,7 @@ def _models(document: Json) -> Table:
     first = document["policies"][0]
     models = sorted(first["models"], key=lambda model: -model["caused_gpu_s"])[:_MODELS]
     right = ("GPUs", "load", "requests/h", "mean", "p99", "max", "loads/h", "caused GPU-s")
-    rows = table(f"model ({first['policy']})", *right, "verdict", right=right)
+    rows = table(f"model ({first['policy']})", *right, "verdict", "tier", right=right)
     for model in models:
         rows.add_row(
             Text(printable(model["model"]) + (" (pinned)" if model["pinned"] else "")),
@@ -78,5 +78,6 @@ def _models(document: Json) -> Table:
             f"{model['loads_per_h']:.2f}",
             f"{model['caused_gpu_s']:.0f}",
             model["verdict"],
+            model["tier"],
         )
     return rows

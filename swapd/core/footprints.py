@@ -2,11 +2,14 @@
 
 Rules that hold here:
 
-* What an instance takes is measured once, by the first reading after it became ready that can tell, as the most that it
-  takes on any of its GPUs. From then on it is charged that, and its model is planned with it.
+* What an instance takes is measured by the first reading after it became ready that can tell, as the most that it takes
+  on any of its GPUs. From then on it is charged that, and its model is planned with it.
 * A reading can tell where no neighbour comes or goes. What the processes of the instance hold by the driver's list
-  counts, if it explains at least half of what is not anybody else's: figures of processes leave out memory that the
-  driver does not list by process. Otherwise all that is not anybody else's does.
+  counts, if it explains at least half of what is configured, or of what is not anybody else's: figures of processes
+  leave out memory that the driver does not list by process. Otherwise all that is not anybody else's does, and what
+  others took during the load is charged to the instance at first.
+* Whoever has GPUs alone takes at most what is shown as taken there. Where a later reading shows notably less than was
+  measured, that counts instead, but no less than what is configured.
 * What makes no sense shows that others hold other than what was known of them; it is tried again a few times. In the
   end the configured figure stands.
 * What was measured holds for one revision of a model.
@@ -46,10 +49,14 @@ def await_measurement(node: Node, instance: Instance) -> None:
 
 
 def measure_all(node: Node) -> None:
-    """Measure every ready instance that waits for it and of which the last readings can tell."""
+    """Measure every ready instance that waits for it and of which the last readings can tell; correct the others."""
     for instance in node.instances.values():
-        if instance.unmeasured and instance.state in _SERVING:
+        if instance.state not in _SERVING:
+            continue
+        if instance.unmeasured:
             _measure(node, instance)
+        else:
+            _correct(node, instance)
 
 
 def _measure(node: Node, instance: Instance) -> None:
@@ -80,9 +87,27 @@ def _taken_by(gpu: GpuRecord, instance: Instance) -> int | None:
     others = gpu.charged() - instance.charge(gpu.index)
     rest = gpu.memory_bytes - gpu.free_bytes - gpu.foreign_bytes - others
     figure = (gpu.processes or {}).get(instance.id)
-    if figure is not None and 2 * figure >= rest - gpu.lingering_bytes:
+    configured = instance.spec.footprint.bytes_per_gpu
+    if figure is not None and 2 * figure >= min(rest - gpu.lingering_bytes, configured):
         return figure
     return None if gpu.lingering_bytes else rest
+
+
+def _correct(node: Node, instance: Instance) -> None:
+    """Charge an instance less if its GPUs, on which nobody else is, show that it cannot take what was measured."""
+    declared = instance.spec.footprint.bytes_per_gpu
+    if instance.bytes_per_gpu - declared <= declared // TOLERATED_PART:
+        return
+    gpus = node.on(instance.gpus)
+    if not all(gpu.measured and len(gpu.instances) == 1 and gpu.taken >= gpu.settled for gpu in gpus):
+        return
+    most = declared
+    for gpu in gpus:
+        if gpu.free_bytes is None:
+            return
+        most = max(most, Bytes(gpu.memory_bytes - gpu.free_bytes))
+    if (instance.bytes_per_gpu - most) * TOLERATED_PART > declared:
+        _charge(node, instance, most)
 
 
 def _charge(node: Node, instance: Instance, measured: Bytes) -> None:

@@ -196,7 +196,9 @@ def kill(node: Node, instance: Instance, stopping: Stopping) -> None:
 
 
 def leak(node: Node, instance: Instance) -> None:
-    """Quarantine the memory of an instance that was not confirmed released."""
+    """Quarantine the memory of an instance that was not confirmed released; until now its engine may have grown."""
+    for gpu in node.on(instance.gpus):
+        gpu.settled = node.at
     step(node, instance, Cause.RELEASE_DEADLINE, "its memory was not confirmed released in time")
     node.recheck = True
     answer_unloads(node, instance, ok=False)

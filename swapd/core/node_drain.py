@@ -2,7 +2,8 @@
 
 Rules that hold here: no load begins and none goes on; whoever waits for one is refused; ready models serve newcomers
 until the linger time is over, then only those who wait for a slot; engines stop once idle, if asked; after the
-deadline what is left is cut. A drained node stays drained until an operator says otherwise; a final drain for good.
+deadline what is left is cut. Memory of engines that have ended is waited for, except at the end of the daemon while its
+driver cannot be asked. A drained node stays drained until an operator says otherwise; a final drain for good.
 """
 
 from typing import Final
@@ -64,7 +65,15 @@ def drained(node: Node) -> bool:
     drain = node.drain
     if drain is None or node.requests or node.at < drain.linger_until:
         return False
-    return not drain.stop_engines or all(i.state is State.LEAKED for i in node.instances.values())
+    return not drain.stop_engines or all(_is_left_alone(node, drain, instance) for instance in node.instances.values())
+
+
+def _is_left_alone(node: Node, drain: NodeDrain, instance: Instance) -> bool:
+    """Say whether an instance is waited for no longer: at the end also one whose memory nobody can be asked about."""
+    if instance.state is State.LEAKED:
+        return True
+    gone = instance.stopping is not None and instance.stopping.engine_gone
+    return drain.final and not node.may_load and gone
 
 
 def answer_if_drained(node: Node) -> None:

@@ -8,6 +8,7 @@ Rules that hold here:
 * An exclusive model wants its GPUs empty. A sharing one wants bytes, and neighbours that share as well.
 * What others than our instances hold on a GPU is not there for anybody, and no eviction frees it.
 * Memory of an instance that is unloading comes back by itself: it is nobody's victim, but the newcomer waits for it.
+  So it does for what was released and is still shown as taken.
 * Leaked memory does not come back, and nothing that is not a candidate is ever asked to leave.
 """
 
@@ -63,7 +64,7 @@ class GpuOption:
     sharers: tuple[Instance, ...] = ()
     #: … until this many bytes are free
     missing_bytes: int = 0
-    #: somebody is unloading here already
+    #: somebody is unloading here already, or what was released is still shown as taken and is needed
     waits: bool = False
 
     @property
@@ -77,7 +78,8 @@ def option(gpu: GpuRecord, need: Need, candidates: Mapping[InstanceId, float]) -
     free = gpu.memory_bytes - gpu.foreign_bytes - need.bytes_per_gpu
     if free < 0:
         return None
-    found = GpuOption()
+    late = 0 if gpu.lingering_until is None else gpu.lingering_bytes
+    found = GpuOption(waits=free < late)
     if not gpu.instances:
         return found
     exclusive = need.exclusive
@@ -99,6 +101,7 @@ def option(gpu: GpuRecord, need: Need, candidates: Mapping[InstanceId, float]) -
             found.sharers += (resident,)
     if free + evictable < 0:
         return None
+    found.waits |= free < late
     found.missing_bytes = max(0, -free)
     return found
 

@@ -17,6 +17,7 @@ from swapd.core.events import Event, GpuMemoryRead
 from swapd.core.ids import Bytes, GpuSet, InstanceId, Instant, gpu_indices
 from swapd.core.reasons import State
 from swapd.core.topology import DriverState, NodeTopology
+from swapd.core.view import NodeView
 from swapd.sim.driver import MEMORY, VirtualDriver
 from swapd.sim.known import Known, Life
 
@@ -52,6 +53,7 @@ class Audit:
                     self._measure(command)
                 case _:
                     pass
+        self.known.forget_removed()
         if isinstance(event, GpuMemoryRead):
             self._after_reading(event.taken)
 
@@ -111,10 +113,15 @@ class Audit:
         return any(life.gpus >> gpu & 1 and gone > since for gone, life in self.known.past.values())
 
     def _blur(self, gpu: int) -> int:
-        """Return by how much engines on a GPU differ from what they declare, or are not there yet."""
-        here = [self.driver.engines[key] for key in self.driver.all_on(gpu)]
-        loading = sum(engine.size for engine in here if not engine.ready)
-        return loading + sum(abs(e.size - e.order.spec.footprint.bytes_per_gpu) for e in here)
+        """Return by how much engines on a GPU differ from what they may count for, or are not there yet."""
+        blur = 0
+        for key in self.driver.all_on(gpu):
+            engine, life = self.driver.engines[key], self.known.lives.get(key)
+            declared = engine.order.spec.footprint.bytes_per_gpu
+            counted = life.need if life is not None else declared
+            blur += max(abs(engine.size - declared), abs(engine.size - counted))
+            blur += 0 if engine.ready else engine.size
+        return blur
 
     # starts
 
@@ -172,6 +179,17 @@ class Audit:
                     _wrong("measured_when_ready", f"instance {instance} is ready, and was read at {taken}")
                 life.measured = not any(other.state in _UNSETTLED for other in self.known.near(life))
 
+    def quarantined(self, view: NodeView) -> None:
+        """Demand that leaked memory is kept from others, where a reading tells beyond doubt how much of it is left."""
+        for gpu, shown in enumerate(view.gpus):
+            here = [life for life in self.known.lives.values() if life.gpus >> gpu & 1]
+            moving = any(life.state in (State.LOADING, State.UNLOADING) for life in here)
+            if moving or gpu not in self.known.heard or self._is_late(gpu):
+                continue
+            leaked = sum(self._leaked(key, life, gpu) for key, life in self.known.lives.items())
+            if shown.quarantined_bytes + self._blur(gpu) + SLACK < leaked:
+                _wrong("leaks_are_kept", f"GPU {gpu} has {leaked} leaked bytes, kept are {shown.quarantined_bytes}")
+
     def _is_bare(self, gpu: int, taken: Instant) -> bool:
         """Say whether a reading shows a GPU with nothing on it."""
         engines = [self.driver.engines[key] for key in self.driver.all_on(gpu)]
@@ -191,7 +209,7 @@ class Audit:
             taken = self.known.taken(gpu)
             others = sum(self._spare(key, taken) for key in self.driver.all_on(gpu) if key != instance)
             left = self.driver.held_by(instance, taken) - others
-            if left > max(SLACK, self._most(life.order) // 8) and not self._shrank(gpu, life.booked):
+            if left > max(SLACK, self._most(life.order, life) // 8) and not self._shrank(gpu, life.booked):
                 _wrong("shown_free", f"instance {instance} is gone, but GPU {gpu} still had {left} bytes of it")
 
     def _countable(self, life: Life) -> Iterator[int]:
@@ -213,15 +231,15 @@ class Audit:
         One that is gone counts for the time of a release, in which its memory is expected back.
         """
         life = self.known.lives.get(instance)
-        gone, _ = self.known.past.get(instance, (None, None))
+        gone, past = self.known.past.get(instance, (None, None))
         late = gone is not None and gone + self.known.catalog.settings.release_timeout > taken
         counts = late if life is None else life.state is not State.LOADING
         engine = self.driver.engines[instance]
-        return max(0, self._most(engine.order) - engine.held(taken)) if counts else 0
+        return max(0, self._most(engine.order, life or past) - engine.held(taken)) if counts else 0
 
-    def _most(self, order: Start) -> Bytes:
+    def _most(self, order: Start, life: Life | None) -> Bytes:
         """Return the most that an engine may count for."""
-        return max(self.driver.size(order), order.spec.footprint.bytes_per_gpu)
+        return max(self.driver.size(order), order.spec.footprint.bytes_per_gpu, life.need if life else Bytes(0))
 
 
 def _wrong(law: str, detail: str) -> NoReturn:

@@ -10,23 +10,25 @@ from typing import Any, Final
 from swapd.core.catalog import Catalog, ModelSpec
 from swapd.core.ids import SECOND, Duration
 from swapd.core.reasons import Verdict
+from swapd.core.tiers import weigh
 from swapd.sim.report import ModelReport, Report
-from swapd.sim.study import Outcome, Rules
+from swapd.sim.study import Outcome, Rules, Study
 
 Figures = dict[str, Any]
 
 _WORST: Final = (Verdict.THRASHING, Verdict.MARGINAL, Verdict.OK)
 
 
-def row(rules: Rules, outcomes: Mapping[int | None, Outcome], catalog: Catalog, limit: Duration) -> Figures:
+def row(rules: Rules, outcomes: Mapping[int | None, Outcome], study: Study, limit: Duration) -> Figures:
     """Return one row: figures of the node over all seeds, of each seed alone if there are any, and of the models."""
     runs = [node_figures(outcome, limit) for outcome in outcomes.values()]
-    models = [model_figures(outcome.report, catalog, limit) for outcome in outcomes.values()]
+    models = [model_figures(outcome.report, study.catalog, limit) for outcome in outcomes.values()]
+    tiers = {model: weigh(hours).tier for model, hours in study.hours().items()}
     found: Figures = {
         "policy": rules.policy,
         "protect_s": None if rules.protect is None else rules.protect / SECOND,
         **_together(runs),
-        "models": [_together(same) for same in zip(*models, strict=True)],
+        "models": [{**_together(same), "tier": tiers[same[0]["model"]].value} for same in zip(*models, strict=True)],
     }
     if None not in outcomes:
         found["runs"] = [{"seed": seed, **_together([run])} for seed, run in zip(outcomes, runs, strict=True)]

@@ -25,6 +25,7 @@ _NEVER = Instant(-1)
 class Life:
     """What is known of one instance."""
 
+    model: ModelName
     gpus: GpuSet
     booked: Instant
     #: what may be reckoned with on each GPU
@@ -72,6 +73,11 @@ class Known:
                     self._taken.pop(gpu, None)
             case CatalogChanged():
                 self.catalog = event.catalog
+                self._sizes = {
+                    name: size
+                    for name, size in self._sizes.items()
+                    if name not in event.catalog.models or event.catalog.models[name].revision == size[0]
+                }
             case FootprintsKnown():
                 for model, size in event.bytes_per_gpu.items():
                     self._recall(model, size)
@@ -87,7 +93,8 @@ class Known:
     def book(self, note: Transitioned, now: Instant) -> None:
         """Enter a new instance."""
         spec = self.catalog.models.get(note.model)
-        self.lives[note.instance] = Life(note.gpus, now, Bytes(0) if spec is None else self.size(spec))
+        need = Bytes(0) if spec is None else self.size(spec)
+        self.lives[note.instance] = Life(note.model, note.gpus, now, need)
 
     def move(self, note: Transitioned, now: Instant, memory: Duration) -> Life:
         """Enter the step of an instance; those that are gone are remembered for the time of ``memory``."""
@@ -100,6 +107,11 @@ class Known:
             self.past = {key: past for key, past in self.past.items() if past[0] > now - memory}
             self.past[note.instance] = now, life
         return life
+
+    def forget_removed(self) -> None:
+        """Forget the sizes of models that are no longer configured, once nothing is left of them."""
+        there = {*self.catalog.models, *(life.model for life in self.lives.values())}
+        self._sizes = {name: size for name, size in self._sizes.items() if name in there}
 
     def measure(self, note: FootprintMeasured) -> Life:
         """Enter the size of an instance and of its model."""

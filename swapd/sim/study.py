@@ -14,10 +14,12 @@ from typing import Final
 
 from typing_extensions import override
 
+from swapd.core.accounts import HOUR_S
 from swapd.core.catalog import Catalog, ModelSpec, PolicyName
 from swapd.core.commands import Start
 from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.policies import EvictionPolicy
+from swapd.core.tiers import Hour
 from swapd.core.topology import NodeTopology
 from swapd.sim.clairvoyant import Clairvoyant
 from swapd.sim.node import Observer
@@ -58,6 +60,19 @@ class Study:
     needs: Mapping[ModelName, int] = field(default_factory=dict)
     #: how long things take besides loads and requests
     timings: Timings = field(default_factory=Timings)
+
+    def hours(self) -> dict[ModelName, list[Hour]]:
+        """Return what is asked of each model, hour by hour; the last hour ends with the last request."""
+        end_s = self.arrivals[-1].at / SECOND if self.arrivals else 0.0
+        whole = int(end_s // HOUR_S)
+        counts = {name: [0] * (whole + 1) for name in self.catalog.models}
+        for arrival in self.arrivals:
+            counts[arrival.model][int(arrival.at // (HOUR_S * SECOND))] += 1
+        rest = end_s - whole * HOUR_S
+        return {
+            name: [Hour(count, HOUR_S if hour < whole else rest) for hour, count in enumerate(found)]
+            for name, found in counts.items()
+        }
 
     def pinning(self, names: Iterable[ModelName]) -> "Study":
         """Return the study with these models pinned."""

@@ -67,6 +67,7 @@ class WeightCache:
     async def start(self) -> None:
         """Create the folder, look at what is there, tell it, and watch it. Raises ``OSError``."""
         await on_own_thread(self._layout.prepare, name="swapd-prepare")
+        self._room.sweep(await on_own_thread(self._layout.rubbish, name="swapd-rubbish"))
         await self._look()
         self._started = True
         self._tell()
@@ -115,7 +116,7 @@ class WeightCache:
             self._fetches.order(model, weights, ahead=False, fresh=True)
 
     def warm(self, model: ModelName) -> None:
-        """Read a copy into the page cache, as far as memory allows. Answer: Warmed."""
+        """Read a copy into the page cache, as far as memory allows; orders during that join it. Answer: Warmed."""
         copy = self._copy(model)
         if copy is None or model in self._warming:
             if copy is None:
@@ -193,6 +194,7 @@ class WeightCache:
     async def aclose(self) -> None:
         """End everything; what has come of a fetch stays for the next run."""
         self._fetches.close()
+        self._room.close()
         for stop in self._warming.values():
             stop()
         await self._tasks.aclose()
@@ -315,7 +317,7 @@ class WeightCache:
             return
         detail = await self._obstacle(model, copy)
         freed = 0
-        if not detail and self._account.copies.get(copy.folder) is copy:
+        if not detail and self._account.copies.get(copy.folder) == copy:
             freed = await self._room.remove(copy)
         self._post(Removed(self._now(), model, Bytes(freed), detail))
 

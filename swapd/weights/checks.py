@@ -1,5 +1,6 @@
 """Computes checksums of files and of blocks, and makes what was written durable. Blocks; for threads."""
 
+import ctypes
 import hashlib
 import os
 import zlib
@@ -11,6 +12,8 @@ from swapd.weights.sources.base import Checksum
 MIB: Final = 2**20
 _SMALL: Final = 1024 * MIB
 _READ: Final = 1 * MIB
+_LIBC: Final = ctypes.CDLL(None)
+_SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 class Digest(Protocol):
@@ -52,6 +55,13 @@ def block_crc(descriptor: int, start: int, stop: int, buffer: memoryview) -> int
 def read_buffer() -> memoryview:
     """Make a buffer to read files with."""
     return memoryview(bytearray(_READ))
+
+
+def begin_writing(descriptor: int) -> None:
+    """Let the kernel begin to write what it keeps of a file in memory; returns at once, and promises nothing."""
+    begin = getattr(_LIBC, "sync_file_range", None)
+    if begin is not None:
+        begin(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -91,6 +91,8 @@ class Flight:
     _present: int = 0
     _transfer: Transfer | None = None
     _assembled: Copy | None = None
+    #: what removes the partials after that
+    _clearing: asyncio.Task[None] | None = None
     #: threads that write
     _writing: int = 0
     #: what is to be done when the last of them has ended
@@ -187,6 +189,8 @@ class Flight:
             made = [replace(pieces[file.identity], file=file) for file in files]
             staging = layout.staging / place.name
             await self._thread(lambda: self._assemble(place, staging, made, marker), name="swapd-assemble")
+        if self._clearing is not None:
+            await asyncio.wait((self._clearing,))  # goes on when this is cancelled
 
     def _here(self, files: tuple[RemoteFile, ...]) -> tuple[dict[str, Piece], set[str]]:
         """Return what other copies have of these files, and the folders of those."""
@@ -256,7 +260,7 @@ class Flight:
         account.bookings.remove(booking)
         if self._assembled is not None:
             account.copies[self._assembled.folder] = self._assembled
-            self.tools.room.clear_away(tuple(lacking), self._assembled.folder)
+            self._clearing = self.tools.room.clear_away(tuple(lacking), self._assembled.folder)
         else:
             account.partials.update({identity: file.size for identity, file in lacking.items()})
         self.tools.gained()

@@ -54,15 +54,18 @@ class Layout:
         return self.own / "trash"
 
     def prepare(self) -> None:
-        """Create the folders, and clear away what an earlier run left unfinished. Raises ``OSError``."""
-        for folder in (self.staging, self.trash):
-            remove_tree(folder)
+        """Create the folders, and take apart what an earlier run was putting together. Raises ``OSError``."""
+        remove_tree(self.staging)  # links alone
+        for folder in (self.staging, self.trash, self.partials):
             folder.mkdir(parents=True, exist_ok=True)
-        self.partials.mkdir(exist_ok=True)
         for partial in self.partials.iterdir():
             data = partial / "data"
             if data.exists() and data.stat().st_nlink > 1:
                 remove_tree(partial)  # a copy has it
+
+    def rubbish(self) -> Mapping[Path, int]:
+        """Return what an earlier run was removing, with its bytes on the disk."""
+        return {path: on_disk(path) for path in sorted(self.trash.iterdir())}
 
     def place(self, weights: Weights, revision: str) -> Path:
         """Return where the copy of a revision belongs."""

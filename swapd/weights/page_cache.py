@@ -1,8 +1,7 @@
 """Reads files into the kernel's page cache, and asks the kernel how much of them is there. Blocks; for threads.
 
-Reading goes on from several threads at once, in large pieces into one buffer each, the front of the copy first. It
-never takes memory that somebody else may want: it ends when too little is available. What the kernel keeps is its own
-affair.
+Several threads read at once, in large pieces into one small buffer each, the front of the copy first. They never take
+memory that somebody else may want: reading ends when too little is available. What the kernel keeps is its own affair.
 """
 
 import ctypes
@@ -18,6 +17,8 @@ from typing import Final
 from swapd.aio.threads import Stop, StoppedError
 
 _PIECE: Final = 8 * 2**20
+"""Announced to the kernel at a time, so that the disk is asked in large parts."""
+_READ: Final = 2**20
 _WINDOW: Final = 1024 * 2**20
 """Files are asked about in parts, so that the answer (a byte a page) stays small."""
 _JOIN_S: Final = 10.0
@@ -132,7 +133,7 @@ class Warming:
             self._all = False
 
     def _run(self) -> None:
-        buffer = memoryview(bytearray(_PIECE))
+        buffer = memoryview(bytearray(_READ))
         try:
             while (piece := self._next()) is not None:
                 self._take(piece, buffer)
@@ -151,6 +152,7 @@ class Warming:
     def _take(self, piece: _Piece, buffer: memoryview) -> None:
         with piece.path.open("rb", buffering=0) as file:
             at = piece.start
+            os.posix_fadvise(file.fileno(), at, piece.stop - at, os.POSIX_FADV_WILLNEED)
             while at < piece.stop:
                 self._stop.check()
                 count = os.preadv(file.fileno(), [buffer[: piece.stop - at]], at)

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from swapd.aio.threads import Stop
-from swapd.weights.checks import block_bytes, block_crc, read_buffer
+from swapd.weights.checks import begin_writing, block_bytes, block_crc, read_buffer
 from swapd.weights.sources.base import RemoteFile
 
 _LOCK_PAUSE_S: Final = 0.1
+_BEGIN_BLOCKS: Final = 8
+"""So often is the disk told to begin with what has come, or all would have to be waited for at the end."""
 
 
 class Partial:
@@ -112,6 +114,8 @@ class Partial:
     def add(self, at: int, crc: int) -> None:
         """Note that the block that begins at ``at`` was written in full. Raises ``OSError``."""
         block = at // self.block
+        if block % _BEGIN_BLOCKS == 0:
+            begin_writing(self._data)
         os.write(self._journal, b"%d %08x\n" % (block, crc))
         with self._changed:
             self._crcs[block] = crc

@@ -5,7 +5,8 @@ Between the two others run, so the account is asked again before anything is rem
 """
 
 import asyncio
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -53,7 +54,7 @@ class Room:
         self._tasks = tasks
         self._evicting = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._number = 0
+        self._closed = False
         self.evicted_copies = 0
         self.evicted_bytes = 0
 
@@ -105,18 +106,29 @@ class Room:
         await self._erased([leaving])
         return leaving.size
 
+    def sweep(self, rubbish: Mapping[Path, int]) -> None:
+        """Go on with what an earlier run was removing; until it is gone it counts."""
+        for path, size in rubbish.items():
+            _ = self._tasks.start(self._erase(self._leave(path, size)), name="remove weights from the disk")
+
     async def clear(self, weights: str) -> None:
         """Remove the copies of weights that cannot be used, unless somebody has them open."""
         for copy in tuple(self._account.copies.values()):
             if copy.marker.weights == weights and self._account.broken(copy) and self._account.may_leave(copy):
                 used = await self.used_by_somebody(copy)
-                if not used and self._account.copies.get(copy.folder) is copy and self._account.may_leave(copy):
+                if not used and self._account.copies.get(copy.folder) == copy and self._account.may_leave(copy):
                     await self.remove(copy)
 
-    def clear_away(self, partials: tuple[str, ...], folder: str) -> None:
+    def close(self) -> None:
+        """Remove nothing any more: the next run does."""
+        self._closed = True
+
+    def clear_away(self, partials: tuple[str, ...], folder: str) -> asyncio.Task[None] | None:
         """Remove the partials that a copy was made of; until that is done it stays, for its bytes would."""
+        if self._closed:
+            return None
         self._account.borrow(folder)
-        _ = self._tasks.start(self._cleared_away(partials, folder), name="remove partials")
+        return self._tasks.start(self._cleared_away(partials, folder), name="remove partials")
 
     async def _cleared_away(self, partials: tuple[str, ...], folder: str) -> None:
         def clear() -> None:
@@ -200,7 +212,9 @@ class Room:
 
     def _drop(self, copy: Copy) -> Leaving:
         """Take a copy out of the account."""
-        others = {inode for other in self._account.copies.values() if other is not copy for inode in other.blobs}
+        others = {
+            inode for other in self._account.copies.values() if other.folder != copy.folder for inode in other.blobs
+        }
         freed = sum(size for inode, size in copy.blobs.items() if inode not in others)
         del self._account.copies[copy.folder]
         self._account.damaged.discard(copy.folder)
@@ -219,8 +233,7 @@ class Room:
 
     async def _erase(self, leaving: Leaving) -> None:
         """Remove from the disk what the account has lost; what cannot be removed goes on counting."""
-        self._number += 1
-        target = self._layout.trash / f"{self._number}-{leaving.path.name}"
+        target = self._layout.trash / f"{secrets.token_hex(8)}-{leaving.path.name}"
         if await on_own_thread(lambda: _erased(leaving.path, target), name="swapd-remove"):
             self._account.leaving.remove(leaving)
         elif leaving.path.parent == self._layout.partials:

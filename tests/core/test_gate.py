@@ -7,7 +7,7 @@ import pytest
 from swapd.core import events as ev
 from swapd.core.commands import LoadFinished, Start, Transitioned
 from swapd.core.ids import seconds
-from swapd.core.reasons import Rejection, Stage, State
+from swapd.core.reasons import LoadFailure, Rejection, Stage, State
 from swapd.core.topology import DriverState
 from tests.core.driver import spec
 from tests.core.gpus import LATENCY, GpuWorld, gib, node
@@ -144,6 +144,19 @@ def test_a_reading_from_the_beginning_of_a_neighbours_load_is_no_proof_once_it_h
     world.fact(ev.InstanceExited, "a", at=9, status=1)
     world.run(20)
     assert {str(i.model): str(i.state) for i in world.core.view().instances} == {"a": "leaked", "b": "reserved"}
+
+
+def test_a_reading_from_before_a_neighbour_leaked_is_no_proof_as_its_engine_may_have_grown_until_then() -> None:
+    models = [spec("a", gib=30, load=10, shares=True), spec("b", gib=40, load=10, shares=True)]
+    world = GpuWorld(models, devices=node(1))
+    world.engines["a"].fails = LoadFailure.WARMUP
+    world.engines["a"].lag = world.engines["a"].release = None
+    world.request("a", at=0)
+    world.request("b", at=12)
+    world.read(14)
+    world.at(15, lambda: setattr(world.held[next(iter(world.held))], "amount", gib(44)))
+    world.run(70)
+    assert starts(world) == [(LATENCY, "a")]
 
 
 def test_booked_room_waits_while_the_driver_is_starting_again() -> None:

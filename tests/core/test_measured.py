@@ -74,6 +74,16 @@ def test_figures_of_its_processes_tell_it_from_others_that_came_meanwhile() -> N
     assert world.gpu(0).foreign_bytes == gib(10)
 
 
+def test_figures_of_half_of_what_is_configured_are_believed_however_much_others_took_meanwhile() -> None:
+    world = GpuWorld([spec("a", gib=20, load=10)], devices=node(1))
+    world.told = 0.5
+    world.request("a", at=0)
+    world.others_take(0, 58, at=5)
+    world.run(60)
+    assert notes(world)[0].measured == gib(10)
+    assert world.gpu(0).foreign_bytes == gib(68)
+
+
 def test_managed_memory_that_the_process_list_leaves_out_is_measured_on_the_gpu() -> None:
     world = GpuWorld([spec("a", gib=40, load=10)], devices=node(1))
     world.told = 0.1
@@ -216,3 +226,72 @@ def test_nothing_is_measured_on_a_gpu_that_was_lost() -> None:
     world.read(13)
     world.run(14)
     assert notes(world) == []
+
+
+def mistaken(gpus: int = 1, **more: float) -> GpuWorld:
+    """Return a node without process list on which a takes 20 GiB and was measured with 58 GiB of others on GPU 0."""
+    models = [spec("a", gpus, gib=20, load=10, shares=True), spec("b", gib=20, load=10, shares=True)]
+    world = GpuWorld(models, devices=node(gpus))
+    world.lists = False
+    world.engines["a"].size = more.get("size", 20)
+    world.request("a", at=0)
+    world.others_take(0, 58, at=5)
+    world.run(20)
+    return world
+
+
+@pytest.mark.parametrize(("size", "left", "measured"), [(20, 0, 20), (12, 0, 20), (22, 3, 25), (20, 10, 30)])
+def test_what_was_taken_for_the_models_is_corrected_once_its_gpu_shows_less(
+    size: float, left: float, measured: float
+) -> None:
+    world = mistaken(size=size)
+    assert world.gpu(0).reserved_bytes == gib(size + 58)
+    world.others_take(0, left, at=30)
+    world.read(31)
+    world.read(32)
+    world.run(33)
+    first, second = notes(world)
+    assert (first.measured, second.measured) == (gib(size + 58), gib(measured))
+    assert (second.declared, second.differs) == (gib(20), measured > 22)
+    assert (world.gpu(0).reserved_bytes, world.model("a").measured_bytes) == (gib(measured), gib(measured))
+    assert world.gpu(0).foreign_bytes == 0
+
+
+def test_a_little_less_than_was_measured_corrects_nothing() -> None:
+    world = mistaken()
+    world.others_take(0, 56.5, at=30)
+    world.read(31)
+    world.run(33)
+    assert [note.measured for note in notes(world)] == [gib(78)]
+
+
+def test_every_gpu_of_the_model_has_to_show_less() -> None:
+    world = mistaken(2)
+    world.others_take(1, 58, at=21)
+    world.others_take(0, 0, at=30)
+    world.read(31)
+    world.run(33)
+    assert len(notes(world)) == 1
+    world.others_take(1, 0, at=40)
+    world.at(40, lambda: world.unreadable.add(1))
+    world.read(41)
+    world.run(42)
+    assert len(notes(world)) == 1
+    world.at(43, world.unreadable.clear)
+    world.read(44)
+    world.run(45)
+    assert [note.measured for note in notes(world)] == [gib(78), gib(20)]
+
+
+def test_nothing_is_corrected_while_a_neighbour_is_there() -> None:
+    world = mistaken(size=2)
+    world.others_take(0, 0, at=30)
+    world.request("b", at=31)
+    world.run(60)
+    assert [(note.model, note.measured) for note in notes(world)] == [("a", gib(60))]
+    assert world.model("b").instance is not None
+    world.order(ev.UnloadOrdered, 100, model=ModelName("b"))
+    world.run(110)
+    world.read(111)
+    world.run(112)
+    assert [(note.model, note.measured) for note in notes(world)][1:] == [("a", gib(20))]

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from swapd.core import events as ev
 from swapd.core.commands import LoadFinished, Reject, Stop
 from swapd.core.ids import InstanceId, Instant, ModelName, RequestId, seconds
 from swapd.core.reasons import LoadResult, Rejection, UnloadCause
+from swapd.core.topology import DriverState
 from tests.core.driver import World, spec
+from tests.core.gpus import GpuWorld, node
 
 A = ModelName("a")
 
@@ -108,6 +112,20 @@ def test_engines_whose_memory_leaks_do_not_hold_the_answer_up_for_ever() -> None
     order = drain(world, 20)
     world.run(100)
     assert world.answers[order] == (53, world.answers[order][1])
+    assert world.answers[order][1].detail == "the node is drained; the memory of 1 instance was not released"
+
+
+@pytest.mark.parametrize(("final", "answered"), [(True, 23), (False, 53)])
+def test_while_the_driver_cannot_be_asked_the_end_of_the_daemon_waits_for_engines_only(
+    final: bool, answered: int
+) -> None:
+    world = GpuWorld([spec("a", load=10)], devices=node(1))
+    world.lists, world.engines["a"].lag = False, None
+    world.request("a", at=0)
+    world.change(20, driver=DriverState.STALLED)
+    order = drain(world, 20, final=final)
+    world.run(100)
+    assert world.answers[order] == (pytest.approx(answered, abs=0.1), world.answers[order][1])
     assert world.answers[order][1].detail == "the node is drained; the memory of 1 instance was not released"
 
 

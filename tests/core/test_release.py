@@ -79,6 +79,21 @@ def test_what_is_on_its_way_back_is_not_held_by_others_and_is_waited_for() -> No
     assert b.granted
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_nobody_waits_for_what_is_on_its_way_back_while_another_gpu_is_free(beside: bool) -> None:
+    specs = [spec(name, gib=size, load=10, shares=True) for name, size in (("c", 10), ("a", 50), ("b", 60))]
+    world = GpuWorld(specs, devices=node(2))
+    world.engines["a"].lag = 15
+    if beside:
+        world.request("c", at=0)
+    world.request("a", at=20)
+    world.order(ev.UnloadOrdered, 100, model=ModelName("a"))
+    world.request("b", at=104)
+    world.run(120)
+    assert 104 <= started(world, "b") < 105
+    assert world.gpus_of("b") == [1]
+
+
 def test_what_does_not_come_back_in_the_time_of_a_release_is_held_by_others() -> None:
     world = lingering(None)
     world.read(130)

@@ -244,8 +244,11 @@ class Oracle:
 
     def _measured(self, note: FootprintMeasured) -> None:
         instance = self.books.instances.get(note.instance)
-        if instance is None or instance.ready is None or instance.measured:
-            broken("measured_when_ready", f"{note}: {instance} is not ready, or was measured before")
+        if instance is None or instance.ready is None:
+            broken("measured_when_ready", f"{note}: {instance} is not ready")
+        shared = any(other.gpus & instance.gpus for other in self.books.instances.values() if other is not instance)
+        if instance.measured and (shared or not note.declared <= note.measured < instance.charge):
+            broken("measured_when_ready", f"{note}: {instance} was measured before, and nothing shows it smaller")
         instance.charge, instance.measured = note.measured, True
         spec = self.books.catalog.models.get(note.model)
         if spec is not None and spec.revision == note.revision:

@@ -13,7 +13,7 @@ from tests.properties.walk import walk
 
 #: walks taken before a bug counts as missed, on virtual devices and on GPUs with a driver
 WALKS = 60
-GPU_WALKS = 60
+GPU_WALKS = 90
 
 LAWS = (BrokenLawError, LawBrokenError, AuditError)
 

@@ -27,7 +27,7 @@ MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
 #: moves beside these where there is a driver
 DEVICE_MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
     (10, lambda talk, chance: talk.read(chance.randrange(64))),
-    (4, lambda talk, _: talk.begin_reading()),
+    (8, lambda talk, _: talk.begin_reading()),
     (10, lambda talk, chance: talk.release(chance.randrange(64))),
     (2, lambda talk, chance: talk.befall(chance.randrange(40), chance.randrange(64))),
     (2, lambda talk, chance: talk.befall(1, chance.randrange(64))),

@@ -48,6 +48,8 @@ class Watch:
         device_laws.promises_fit(books, commands)
         view = self.scheduler.view()
         device_laws.sizes_are_charged(books, view)
+        if self.audit is not None:
+            self.audit.quarantined(view)
         laws.nothing_dropped(books, view)
         self.scheduler.check()
 

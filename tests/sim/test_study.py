@@ -17,7 +17,7 @@ from swapd.sim.plot import distribution, phases
 from swapd.sim.sentences import sentences
 from swapd.sim.study import Rules, Study, play, virtual
 from swapd.sim.traces import TraceError, read_models, read_requests
-from swapd.sim.workload import Arrival, burst, ping_pong
+from swapd.sim.workload import Arrival, burst, merged, ping_pong
 
 A, B, C = (ModelName(name) for name in "abc")
 GIB = 1 << 30
@@ -83,7 +83,7 @@ def test_figures_tell_what_was_refused_and_verdicts_of_who_loads_again_and_again
     assert figures["thrashing_models"] == 2
     assert figures["thrash_loads"] > 300
     assert figures["over_limit_share"] == pytest.approx(399 / 400)
-    whole = row(Rules(), {None: outcome}, base.catalog, seconds(12))
+    whole = row(Rules(), {None: outcome}, base, seconds(12))
     assert [model["verdict"] for model in whole["models"]] == [Verdict.THRASHING.value] * 2
     assert whole["models"][0]["thrashing_share"] > 0.8
     # each of them evicts the other, so that all loading is charged once as its own and once as caused
@@ -92,8 +92,19 @@ def test_figures_tell_what_was_refused_and_verdicts_of_who_loads_again_and_again
 
 def test_a_model_that_nobody_asks_for_has_figures_too() -> None:
     base = study(model("a"), model("b"), gpus=2, arrivals=burst([A], service=seconds(1)))
-    _, idle = row(Rules(), {None: play(base, Rules())}, base.catalog, seconds(1))["models"]
+    _, idle = row(Rules(), {None: play(base, Rules())}, base, seconds(1))["models"]
     assert (idle["model"], idle["requests"], idle["wait_max_s"], idle["verdict"]) == ("b", 0, 0, "ok")
+
+
+def test_tiers_are_those_of_the_mean_hour_of_the_trace() -> None:
+    """Two days: a is asked for 60 times an hour, b 40 times."""
+    arrivals = merged(
+        burst([A] * 60 * 48, gap_s=60, service=seconds(1)), burst([B] * 40 * 48, gap_s=90, service=seconds(1))
+    )
+    base = study(model("a"), model("b"), model("c"), gpus=3, arrivals=arrivals)
+    assert [sum(hour.requests for hour in hours) for hours in base.hours().values()] == [2880, 1920, 0]
+    models = row(Rules(), {None: play(base, Rules())}, base, seconds(1))["models"]
+    assert {found["model"]: found["tier"] for found in models} == {"a": "warm", "b": "cold", "c": "cold"}
 
 
 def test_the_life_of_an_instance_is_drawn_in_its_parts() -> None:

@@ -1,5 +1,6 @@
 """The simulator's own parts: workloads, reports, recordings, the virtual node."""
 
+import json
 import os
 import random
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from swapd.agent.recorder import FlightRecorder
 from swapd.core.catalog import SchedulingSettings
 from swapd.core.commands import Command, Grant
 from swapd.core.events import Event, RequestArrived, RequestEnded, Tick
@@ -23,7 +25,7 @@ from swapd.sim.traces import read_models, read_requests
 from swapd.sim.workload import Zipf, burst, merged, numbered, ping_pong
 from swapd.sim.world import HealthyWorld, Timings
 from tests.properties.nodes import EXCLUSIVE, ORIGINS, catalog, topology
-from tests.sim.rigs import plain
+from tests.sim.rigs import plain, stormy
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 THREE = catalog(plain("a"), plain("b"), plain("c"), settings=SchedulingSettings())
@@ -200,3 +202,17 @@ def test_the_order_of_hashes_decides_nothing() -> None:
         for seed in ("1", "2")
     }
     assert len(digests) == 1
+
+
+def test_whatever_a_node_with_a_driver_hears_can_be_repeated_and_written_out(tmp_path: Path) -> None:
+    storm = stormy(4)
+    storm.watch.replay_is_exact()
+
+    recorder = FlightRecorder(capacity=10_000)
+    for event, _ in storm.watch.recording.steps:
+        recorder.record(event)
+    recorder.dump(tmp_path / "flight.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "flight.jsonl").read_text().splitlines()]
+    assert len(lines) == len(storm.watch.recording.steps)
+    assert any(line["event"] == "GpuMemoryRead" and line["readings"] for line in lines)
+    assert any(line["event"] == "TopologyChanged" for line in lines)

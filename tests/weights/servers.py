@@ -46,6 +46,10 @@ class Server:
     #: answers wait for this before their body
     gate: asyncio.Event | None = None
     tells_size: bool = True
+    #: by how much the range that is told is wrong
+    shift: int = 0
+    #: status and address by path
+    redirects: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
@@ -53,6 +57,9 @@ class Server:
         self.headers.append(dict(request.headers))
         if self.refusals:
             return web.Response(status=self.refusals.pop(0))
+        if path in self.redirects:
+            status, address = self.redirects[path]
+            return web.Response(status=status, headers={"Location": address})
         blob = self.blobs.get(path)
         if blob is None:
             return web.Response(status=404)
@@ -67,7 +74,7 @@ class Server:
             if start >= size:
                 return web.Response(status=416, headers={"Content-Range": f"bytes */{size}"})
             response.set_status(206)
-            response.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+            response.headers["Content-Range"] = f"bytes {start + self.shift}-{stop - 1}/{size}"
         if self.tells_size:
             response.content_length = stop - start
         probe = stop - start == 1
@@ -122,6 +129,8 @@ class Hub(Server):
         path = request.path
         self.asked.append((path, request.headers.get("Range", "")))
         secret = request.headers.get("Authorization", "")
+        if path.startswith("/api/") and self.repository not in path:
+            return web.json_response({"error": "none"}, status=404, headers={"X-Error-Code": "RepoNotFound"})
         if path.startswith(f"/api/models/{self.repository}"):
             if secret != f"Bearer {self.token}":
                 return web.json_response({"error": "no"}, status=401, headers={"X-Error-Code": "GatedRepo"})

@@ -2,27 +2,22 @@
 
 import asyncio
 import hashlib
-import json
 import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from swapd.weights import Standing, Weights
+from swapd.weights import Weights
 from swapd.weights.facts import (
     CacheRead,
-    Evicted,
     Fetched,
     FetchFailed,
     FetchFailure,
     FetchProgressed,
     FetchStarted,
-    FetchWaits,
     Removed,
     Verified,
-    Warmed,
 )
 from tests.weights.caches import MIB, M, N, Running, noise, running
 from tests.weights.servers import Blob, Server, serving
@@ -338,186 +333,3 @@ async def test_a_bandwidth_is_kept_to(server: Server, path: Path) -> None:
         await run.fetch()
         least = (len(CONTENT) - 3.5 * MIB) / (10 * MIB)
         assert loop.time() - began > least, "a quarter of a second may come at once, the last piece is not waited for"
-
-
-async def test_files_added_and_deleted_by_hand_are_noticed(server: Server, path: Path, tmp_path: Path) -> None:
-    async with running(path, {M: weights(server)}) as run:
-        await run.fetch()
-        copy = run.cache.copies()[0].path
-        shutil.copytree(copy, tmp_path / "elsewhere")
-        (copy / "m.gguf").unlink()
-        await run.until_cached({})
-        assert run.cache.path(M) is None
-        shutil.rmtree(copy)
-        shutil.copytree(tmp_path / "elsewhere", copy, copy_function=shutil.copy)  # with other times
-        await run.until_cached({M: len(CONTENT)})
-        with (copy / "m.gguf").open("r+b") as file:
-            file.write(b"changed by hand")
-        await run.until_cached({})
-
-
-async def test_a_missing_file_is_fetched_and_the_others_are_not(path: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    (store / "deep/er").mkdir(parents=True)
-    (store / "a.bin").write_bytes(noise(2 * MIB))
-    (store / "deep/er/b.bin").write_bytes(noise(MIB, 2))
-    async with running(path, {M: Weights(f"file://{store}")}) as run:
-        await run.fetch()
-        copy = run.cache.path(M)
-        assert copy is not None
-        (copy / "deep/er/b.bin").unlink()
-        await run.until_cached({})
-        answer = await run.fetch()
-        assert isinstance(answer, Fetched)
-        assert answer.fetched == MIB
-        fresh = run.cache.path(M)
-        assert fresh is not None
-        assert (fresh / "deep/er/b.bin").read_bytes() == noise(MIB, 2)
-
-
-async def test_damage_is_found_and_the_copy_is_not_used_any_more_not_even_after_a_restart(
-    server: Server, path: Path
-) -> None:
-    models = {M: weights(server)}
-    async with running(path, models) as run:
-        await run.fetch()
-        damage(run)
-        run.cache.verify(M)
-        told = await run.until(Verified)
-        assert not told.intact
-        assert "m.gguf is damaged between the bytes 3145728 and 4194304" in told.detail
-        assert run.cached == {}
-        assert run.cache.copies()[0].damaged
-    async with running(path, models) as again:
-        assert again.cached == {}
-        assert isinstance(await again.fetch(), Fetched)
-        assert content_of(again) == CONTENT
-
-
-def damage(run: Running) -> None:
-    """Change a byte and keep the file's time, as a bad disk does."""
-    file = run.cache.path(M)
-    assert file is not None
-    status = file.stat()
-    with file.open("r+b") as opened:
-        opened.seek(3 * MIB + 5)
-        opened.write(b"?")
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-async def test_a_copy_that_an_engine_could_not_load_is_fetched_anew_in_full(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server)}, max_size=len(CONTENT) + MIB) as run:
-        run.cache.heed({M: Standing(held=True, pinned=True)})
-        await run.fetch()
-        damage(run)
-        since = len(run.facts)
-        run.cache.refetch(M)
-        answer = await run.answer(since=since)
-        assert isinstance(answer, Fetched)
-        assert (answer.fetched, content_of(run)) == (len(CONTENT), CONTENT)
-
-
-async def test_a_model_larger_than_the_cache_is_refused_and_nobody_leaves_for_it(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server), N: weights(server, "n.gguf")}, max_size=3 * MIB) as run:
-        await run.fetch(N)
-        kind, detail = failure(await run.fetch(M))
-        assert kind == FetchFailure.TOO_LARGE
-        assert "takes 5.3 MB on the disk, and the cache never has more than 3.1 MB" in detail
-        assert run.cached == {N: 2 * MIB}
-
-
-async def test_a_fetch_waits_with_a_reason_while_all_is_held_and_goes_on_when_something_may_leave(
-    server: Server, path: Path
-) -> None:
-    async with running(path, {M: weights(server), N: weights(server, "n.gguf")}, max_size=6 * MIB) as run:
-        run.cache.heed({N: Standing(held=True)})
-        await run.fetch(N)
-        run.cache.fetch(M)
-        waits = await run.until(FetchWaits, M)
-        assert waits.detail == (
-            "the limit of 6.3 MB leaves 1.1 MB too little; all that is there is pinned, in use or not the cache's"
-        )
-        assert run.cached == {N: 2 * MIB}
-        run.cache.heed({M: Standing(held=True)})
-        assert isinstance(await run.answer(M), Fetched)
-        evicted = await run.until(Evicted)
-        assert (evicted.models, evicted.freed) == ((N,), 2 * MIB)
-        assert run.cached == {M: len(CONTENT)}
-
-
-async def test_a_copy_whose_files_a_process_has_open_does_not_leave(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server), N: weights(server, "n.gguf")}, max_size=6 * MIB) as run:
-        await run.fetch(N)
-        held = run.cache.path(N)
-        assert held is not None
-        with held.open("rb") as opened:
-            engine = await asyncio.create_subprocess_exec("sleep", "60", stdin=opened)
-        try:
-            run.cache.fetch(M)
-            await run.until(FetchWaits, M)
-            run.cache.remove(N)
-            assert "open" in (await run.until(Removed, N)).detail
-            assert held.exists()
-        finally:
-            engine.kill()
-            await engine.wait()
-        assert isinstance(await run.answer(M), Fetched)
-
-
-async def test_a_pinned_copy_is_not_removed_by_order_either(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server)}) as run:
-        await run.fetch()
-        run.cache.heed({M: Standing(pinned=True)})
-        run.cache.remove(M)
-        assert (await run.until(Removed)).detail == "m is in use or pinned"
-        run.cache.heed({})
-        since = len(run.facts)
-        run.cache.remove(M)
-        assert (await run.until(Removed, since=since)).freed == len(CONTENT)
-        assert (run.cached, run.cache.stats().used) == ({}, 0)
-        assert os.listdir(path) == [".swapd"]  # noqa: PTH208 - names alone
-
-
-async def test_a_model_that_leaves_the_configuration_ends_its_fetch(server: Server, path: Path) -> None:
-    server.gate = asyncio.Event()
-    async with running(path, {M: weights(server)}) as run:
-        run.cache.fetch(M)
-        await run.until(FetchStarted)
-        run.cache.serve({})
-        assert failure(await run.answer())[0] == FetchFailure.CANCELLED
-
-
-async def test_warming_brings_a_copy_back_into_memory(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server)}) as run:
-        await run.fetch()
-        file = run.cache.path(M)
-        assert file is not None
-        with file.open("rb") as opened:
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        before = await run.cache.in_memory(M)
-        run.cache.warm(M)
-        warmed = await run.until(Warmed)
-        assert warmed.whole
-        assert warmed.read + warmed.present == len(CONTENT)
-        assert await run.cache.in_memory(M) == len(CONTENT) >= before
-
-
-async def test_what_is_not_cached_is_neither_warmed_nor_verified_nor_removed(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server)}) as run:
-        run.cache.warm(M)
-        run.cache.verify(M)
-        run.cache.remove(M)
-        assert (await run.until(Warmed)).whole is False
-        assert (await run.until(Verified)).detail == "m is not cached"
-        assert (await run.until(Removed)).detail == "m is not cached"
-        assert await run.cache.in_memory(M) == 0
-
-
-async def test_a_marker_that_cannot_be_read_makes_no_copy(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server)}) as run:
-        await run.fetch()
-        marker = run.cache.copies()[0].path / ".swapd.json"
-    for broken in ("", "[]", "{}", json.dumps({"version": 99})):
-        marker.write_text(broken)
-        async with running(path, {M: weights(server)}) as run:
-            assert run.cached == {}

@@ -104,7 +104,7 @@ async def test_limits_hold_and_live_models_keep_their_files_under_a_random_workl
         workload.heed()
         await asyncio.wait_for(asyncio.gather(*pending), 60)
     assert workload.wrong == []
-    assert workload.checks > 2 * STEPS
+    assert workload.checks > STEPS
     assert any(isinstance(fact, Evicted) for fact in run.facts)
 
 
@@ -198,3 +198,30 @@ async def test_what_others_put_into_the_folder_counts_and_stays(tmp_path: Path) 
         assert "leaves 1.0 MB too little" in waits.detail
         (tmp_path / "cache/by-hand.gguf").unlink()
         assert isinstance(await run.answer(M), Fetched)
+
+
+async def test_a_disk_that_refuses_while_others_have_filled_it_makes_idle_copies_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, free = Partial.write, [90 * MIB]
+
+    def write(self: Partial, data: memoryview, at: int) -> None:
+        if "cached" in told and at >= 2 * MIB:
+            free[0] = 0
+            told.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, data, at)
+
+    told: list[str] = []
+    monkeypatch.setattr(room, "read_disk", lambda path: Disk(100 * MIB, free[0]))
+    monkeypatch.setattr(Partial, "write", write)
+    async with running(tmp_path / "cache", two_models(tmp_path), connections=1) as run:
+        await run.fetch(N)
+        told.append("cached")
+        run.cache.fetch(M)
+        await run.until(Evicted)
+        waits = await run.until(FetchWaits)
+        assert waits.detail.startswith("the part of the disk to keep free leaves ")
+        free[0] = 50 * MIB
+        assert isinstance(await run.answer(M), Fetched)
+        assert set(run.cached) == {M}

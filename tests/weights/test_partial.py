@@ -1,5 +1,6 @@
 """A file on its way: what counts after whatever kind of crash."""
 
+import shutil
 import threading
 import zlib
 from pathlib import Path
@@ -127,3 +128,23 @@ def test_waiting_for_the_one_before_can_be_stopped(path: Path) -> None:
     with pytest.raises(StoppedError):
         Partial.open(path, FILE, stop)
     first.close()
+
+
+def test_a_partial_that_was_removed_while_it_was_waited_for_is_begun_anew(path: Path) -> None:
+    first = opened(path)
+    add(first, 0)
+    found: list[Partial] = []
+    waiting = threading.Thread(target=lambda: found.append(opened(path)))
+    waiting.start()
+    shutil.rmtree(path)
+    first.close()
+    waiting.join(30)
+    assert (found[0].present, (path / "journal").exists()) == (0, True)
+    found[0].close()
+
+
+def test_what_is_no_partial_at_all_is_removed_too(path: Path) -> None:
+    path.mkdir()
+    (path / "data").write_bytes(b"left by hand")
+    assert discard(path)
+    assert not path.exists()

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,114 @@ async def fetch_from(hub: Server, tmp_path: Path, token: str) -> tuple[int, str]
     return process.returncode, output.decode()
 
 
+@pytest.fixture
+async def hub(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hub]:
+    """Run a hub that the library in this process asks."""
+    from huggingface_hub import constants
+
+    made = Hub(files=dict(FILES), large=("model.safetensors",))
+    async with serving(made):
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, made.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", made.url)
+        monkeypatch.setenv("HF_TOKEN", made.token)
+        yield made
+
+
+async def test_only_wanted_files_of_a_repository_are_fetched_and_a_broken_fetch_goes_on(
+    hub: Hub, tmp_path: Path
+) -> None:
+    hub.cut_after = [2 * MIB]
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/model", ("*.safetensors",))}) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, Fetched), answer
+        path = run.cache.path(M)
+        assert path is not None
+        assert (path.name, path.read_bytes()) == ("model.safetensors", FILES["model.safetensors"])
+    assert hub.cut_after == []
+    assert hub.authorized == ["model.safetensors"] * 2
+    assert hub.sent < 2 * len(FILES["model.safetensors"])
+
+
+async def test_a_hub_that_is_busy_may_answer_later_and_one_that_knows_nothing_will_not(
+    hub: Hub, tmp_path: Path
+) -> None:
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/other@main")}, retries=1) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, FetchFailed)
+        assert (answer.failure, "404 for lab/other@main" in answer.detail) == (FetchFailure.REFUSED, True)
+
+
+async def test_a_hub_that_cannot_be_reached_is_no_refusal(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/model")}, retries=1) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, FetchFailed)
+        assert answer.failure == FetchFailure.UNREACHABLE
+
+
+@pytest.mark.parametrize(("status", "kind"), [(301, "m"), (302, "m"), (307, "m"), (308, "m")])
+async def test_redirects_inside_one_host_keep_the_credentials(server: Server, status: int, kind: str) -> None:
+    server.redirects["/old"] = (status, f"{server.url}/{kind}")
+    url = server.url.replace("http://", "http://user:word@") + "/old"
+    listing = await asyncio.to_thread(HttpSource(url).list)
+    assert listing.files[0].size == MIB
+    assert [told.get("Authorization") for told in server.headers] == ["Basic dXNlcjp3b3Jk"] * 2
+
+
+async def test_a_redirect_to_something_else_than_http_is_not_followed(server: Server) -> None:
+    server.redirects["/old"] = (302, "ftp://127.0.0.1/m")
+    with pytest.raises(SourceError, match="answered 302"):
+        await asyncio.to_thread(HttpSource(f"{server.url}/old").list)
+
+
+async def test_an_answer_with_another_range_than_was_asked_for_is_not_taken(server: Server) -> None:
+    source = HttpSource(f"{server.url}/m")
+    file = (await asyncio.to_thread(source.list)).files[0]
+    server.shift = 7
+    with pytest.raises(SourceError, match="another range"):
+        await asyncio.to_thread(source.open, file, 100, 200)
+
+
+async def test_a_server_that_says_another_size_or_forgets_ranges_has_changed(server: Server) -> None:
+    source = HttpSource(f"{server.url}/m")
+    file = (await asyncio.to_thread(source.list)).files[0]
+    with pytest.raises(ChangedError):
+        await asyncio.to_thread(source.open, replace(file, size=file.size - 1), 100, 200)
+    server.blobs["/m"].ranges = False
+    with pytest.raises(ChangedError):
+        await asyncio.to_thread(source.open, file, 100, 200)
+    with pytest.raises(ChangedError):
+        await asyncio.to_thread(source.open, replace(file, ranges=False, size=file.size - 1), 0, 100)
+
+
+async def test_a_store_that_cannot_be_reached_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    for name, value in (
+        ("ACCESS_KEY_ID", "test"),
+        ("SECRET_ACCESS_KEY", "test"),
+        ("ENDPOINT_URL", "http://127.0.0.1:1"),
+    ):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with pytest.raises(SourceError) as caught:
+        await asyncio.to_thread(source_for("s3://models/m", timeout_s=1).list)
+    assert not caught.value.permanent
+
+
+async def test_a_redirect_to_another_host_takes_no_credentials_with_it(server: Server) -> None:
+    server.redirects["/old"] = (302, server.url.replace("127.0.0.1", "localhost") + "/m")
+    url = server.url.replace("http://", "http://user:word@") + "/old"
+    await asyncio.to_thread(HttpSource(url).list)
+    assert [told.get("Authorization") for told in server.headers] == ["Basic dXNlcjp3b3Jk", None]
+
+
 # S3, served by moto in a process of its own.
 
 
@@ -183,6 +292,7 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes
     for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("ENDPOINT_URL", s3)):
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     store = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True)
     store.mkdir("models")
     objects = {"lab/m/config.json": b"{}", "lab/m/deep/m.bin": noise(20 * MIB), "lab/other": b"other"}

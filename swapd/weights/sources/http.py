@@ -183,6 +183,8 @@ class _SameHost(HTTPRedirectHandler):
 
     @override
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        if not newurl.startswith(("http://", "https://")):
+            return None  # which makes the redirect an error
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None and (following.type, following.host) == (req.type, req.host):
             for name, value in req.unredirected_hdrs.items():
