@@ -3,8 +3,11 @@
 What a command says is narrated as one log line (see ``narrate``). Nothing is decided here.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Protocol, assert_never
+
+import structlog
 
 from swapd.agent.narrate import narrate
 from swapd.core.commands import (
@@ -37,6 +40,8 @@ from swapd.core.commands import (
 )
 from swapd.core.ids import InstanceId, ModelName
 from swapd.engines.base import Binding, EnginePlan
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
 
 class Gate(Protocol):
@@ -97,10 +102,13 @@ class Executor:
         self._noted = noted
         self._started = started
         self._read_memory = read_memory
+        self._verbose = _log.is_enabled_for(logging.DEBUG)
 
     def __call__(self, command: Command) -> None:
         """Carry out one command."""
-        narrate(command)
+        # an ordinary grant comes with every request, and the log would most often drop it
+        if self._verbose or type(command) is not Grant or command.cold_start:
+            narrate(command)
         match command:
             case Grant():
                 self._gate.granted(command)

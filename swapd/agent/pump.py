@@ -43,7 +43,7 @@ class Pump:
         self._scheduler = scheduler
         self._now = now
         self._execute = execute
-        self._recorder = recorder
+        self._record = recorder.record
         self._broken = broken
         self._facts: deque[Event] = deque()
         self._running = False
@@ -53,15 +53,18 @@ class Pump:
 
     def post(self, event: Event) -> None:
         """Apply a fact and carry out what follows from it."""
-        self._facts.append(event)
         if self._running:
+            self._facts.append(event)
             return
         self._running = True
         try:
-            self._drain()
+            self._apply(event)
+            while self._facts:
+                self._apply(self._facts.popleft())
         finally:
             self._running = False
-        self._arm()
+        if self._dead or self._scheduler.next_wakeup != self._armed_for or self._timer is None:
+            self._arm()
 
     def close(self) -> None:
         """Disarm the timer; facts posted from now on are dropped."""
@@ -71,22 +74,22 @@ class Pump:
             self._timer.cancel()
             self._timer = None
 
-    def _drain(self) -> None:
-        while self._facts and not self._dead:
-            event = self._facts.popleft()
-            self._recorder.record(event)
+    def _apply(self, event: Event) -> None:
+        if self._dead:
+            return
+        self._record(event)
+        try:
+            commands = self._scheduler.handle(event)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the core can no longer be trusted
+            self._dead = True
+            self._broken(error)
+            return
+        for command in commands:
             try:
-                commands = self._scheduler.handle(event)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the core can no longer be trusted
-                self._dead = True
-                self._broken(error)
-                return
-            for command in commands:
-                try:
-                    self._execute(command)
-                except Exception:  # noqa: BLE001 - the others must still be carried out
-                    # what this one owes an answer to has a deadline in the core
-                    _log.exception("order_failed", order=type(command).__name__)
+                self._execute(command)
+            except Exception:  # noqa: BLE001 - the others must still be carried out
+                # what this one owes an answer to has a deadline in the core
+                _log.exception("order_failed", order=type(command).__name__)
 
     def _arm(self) -> None:
         wakeup = None if self._dead else self._scheduler.next_wakeup

@@ -8,6 +8,7 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from swapd.core.events import Event
 
@@ -19,10 +20,8 @@ class FlightRecorder:
 
     def __init__(self, capacity: int = _CAPACITY) -> None:
         self._events: deque[Event] = deque(maxlen=capacity)
-
-    def record(self, event: Event) -> None:
-        """Remember a fact; the oldest one is forgotten when the ring is full."""
-        self._events.append(event)
+        #: remembers a fact; the oldest one is forgotten when the ring is full
+        self.record: Final = self._events.append
 
     def dump(self, path: Path) -> int:
         """Write the ring to ``path`` and return the number of facts. Raises OSError."""

@@ -19,7 +19,7 @@ class Decayed:
 
     def add(self, at: Instant, amount: float) -> None:
         """Add an amount now."""
-        self.value = self.faded(at) + amount
+        self.value = self.value * math.exp((self.at - at) / self.tau) + amount
         self.at = at
 
     def faded(self, at: Instant) -> float:

@@ -2,6 +2,9 @@
 
 Each carries ``at``, which never goes back. Late facts about an instance that is gone are allowed: the core counts
 them as stale and ignores them. A fact never asks for anything and has no answer; orders come out as commands.
+
+Nobody changes a fact. Two are not frozen: there is one of each for every request, and frozen ones cost a microsecond
+more.
 """
 
 from collections.abc import Mapping
@@ -15,7 +18,7 @@ from swapd.core.tiers import Week
 from swapd.core.topology import NodeTopology
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RequestArrived:
     """A complete request is in; answered by exactly one Grant or Reject (unless it ends first)."""
 
@@ -28,7 +31,7 @@ class RequestArrived:
     body_bytes: Bytes = Bytes(0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RequestEnded:
     """The one ending of a request, whatever it was doing: queued, granted, streaming, rejected, cancelled."""
 

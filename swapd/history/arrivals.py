@@ -12,6 +12,7 @@ Rules:
 """
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -160,6 +161,7 @@ def _read(path: Path, place: int) -> bytes:
         return b""  # forgotten meanwhile
 
 
+@functools.lru_cache(maxsize=1024)
 def _quoted(name: str) -> str:
     """Write a name as CSV does."""
     return f'"{name.replace(chr(34), chr(34) * 2)}"' if any(c in name for c in ',"\n\r') else name

@@ -45,6 +45,9 @@ _LOST = frozenset({UnloadCause.EXITED, UnloadCause.UNRESPONSIVE})
 
 _START = {False: "resident", True: "cold_start"}
 
+# on Python 3.11 a member costs ten times as much as a global
+_UPSTREAM_FAILED: Final = Outcome.UPSTREAM_FAILED
+_CUT: Final = Outcome.CUT
 
 _CODES = tuple(str(code) for code in range(600))
 
@@ -163,27 +166,31 @@ class Metrics:
         ``None`` when the engine sent no byte. ``promise_kept`` says of a request that waited for a load whether its
         first byte came within the model's max_wait.
         """
-        ends, label, start = self._ends, self._label(model), _START[cold_start]
+        ends, start = self._ends, _START[cold_start]
+        label = model if model is not None and model in self._models else UNKNOWN_MODEL
+        of_model, of_start = (label,), (start,)
         ends.requests.add((label, _CODES[code] if 0 <= code < len(_CODES) else str(code), start))
-        ends.duration.observe((start,), duration / SECOND)
+        ends.duration.observe(of_start, duration / SECOND)
         if queue_wait is not None:
-            ends.queue_wait.observe((start,), queue_wait / SECOND)
-            ends.model_queue_wait.observe((label,), queue_wait / SECOND)
+            waited_s = queue_wait / SECOND
+            ends.queue_wait.observe(of_start, waited_s)
+            ends.model_queue_wait.observe(of_model, waited_s)
         if first_byte is not None:
-            ends.first_byte.observe((start,), first_byte / SECOND)
-            ends.model_first_byte.observe((label,), first_byte / SECOND)
-            if outcome is Outcome.UPSTREAM_FAILED:
-                ends.broken.add((label,))
-        if outcome is Outcome.CUT:
-            ends.cut.add((label,))
+            first_byte_s = first_byte / SECOND
+            ends.first_byte.observe(of_start, first_byte_s)
+            ends.model_first_byte.observe(of_model, first_byte_s)
+            if outcome is _UPSTREAM_FAILED:
+                ends.broken.add(of_model)
+        if outcome is _CUT:
+            ends.cut.add(of_model)
         if reason is not None:
             ends.rejections.add((label, reason.value))
         if promise_kept is not None:
             ends.promise.add((label, "true" if promise_kept else "false"))
         if prompt_tokens is not None:
-            ends.prompt_tokens.add((label,), prompt_tokens)
+            ends.prompt_tokens.add(of_model, prompt_tokens)
         if completion_tokens is not None:
-            ends.completion_tokens.add((label,), completion_tokens)
+            ends.completion_tokens.add(of_model, completion_tokens)
 
     async def page(self, accept: str) -> tuple[bytes, str]:
         """Return the page and its content type for an ``Accept`` header. Raises TooManyScrapesError."""

@@ -45,7 +45,10 @@ class Counter:
 
     def add(self, labels: Labels = NO_LABELS, by: float = 1) -> None:
         """Add ``by``, which is not negative."""
-        self.values[labels] = self.values.get(labels, 0) + by
+        try:
+            self.values[labels] += by
+        except KeyError:
+            self.values[labels] = by
 
 
 class Timings:
@@ -59,13 +62,15 @@ class Timings:
 
     def observe(self, labels: Labels, seconds: float) -> None:
         """Add an observation."""
-        series = self.series.get(labels)
-        if series is None:
+        try:
+            series = self.series[labels]
+        except KeyError:
             series = self.series[labels] = _Series(len(self.bounds))
         series.count += 1
         series.sum_seconds += seconds
-        if self.bounds:
-            series.counts[bisect_left(self.bounds, seconds)] += 1
+        bounds = self.bounds
+        if bounds:
+            series.counts[bisect_left(bounds, seconds)] += 1
 
 
 @dataclass(frozen=True, slots=True)

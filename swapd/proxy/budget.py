@@ -15,7 +15,7 @@ class Budget:
 
     def take(self, count: int) -> bool:
         """Book ``count`` bytes, all or nothing; ``False`` if they do not fit."""
-        if count > self.free:
+        if count and self.used + count > self.limit:
             return False
         self.used += count
         return True

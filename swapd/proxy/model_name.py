@@ -15,8 +15,7 @@ The bytes are never changed.
 
 import codecs
 import json
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -35,8 +34,7 @@ class _Fields(msgspec.Struct):
     stream: msgspec.Raw = _UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class BodyFields:
+class BodyFields(NamedTuple):
     """What swapd reads in a body."""
 
     #: checked; ``None``: the body names none

@@ -92,6 +92,7 @@ EXACT: Final[dict[str, Route]] = {
 }
 
 _MATCHES: Final = {path: Match(route) for path, route in EXACT.items()}
+_TARGETS: Final = {path.encode(): (path, match) for path, match in _MATCHES.items()}
 
 _TRITON: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/[^/]+)?"
 PATTERNS: Final[tuple[tuple[re.Pattern[str], Route], ...]] = (
@@ -113,6 +114,15 @@ def find(path: str) -> Match | None:
         if found is not None:
             return Match(patterned, found["name"])
     return None
+
+
+def find_target(target: bytes) -> tuple[str, Match | None]:
+    """Return the raw path of a request's target, without the query, and its route."""
+    known = _TARGETS.get(target)
+    if known is not None:
+        return known
+    path = target.partition(b"?")[0].decode("ascii")
+    return path, find(path)
 
 
 def dialect_of(path: str) -> Dialect:

@@ -13,8 +13,7 @@ In a stream the last value counts, since all of these are sums up to their event
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,8 +22,7 @@ _TAIL_LIMIT: Final = 64 << 10
 _EVENT_LIMIT: Final = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one request; ``None``: not told."""
 
     prompt_tokens: int | None = None
@@ -79,29 +77,28 @@ class _Document(msgspec.Struct):
     details: _Details | None = None
 
     def prompt(self) -> int | None:
-        holders = (_usage_of(self.message), _usage_of(self.response), self.usage)
-        candidates = [self.prompt_eval_count, self.tokens_evaluated]
-        candidates += [counts.prompt() for counts in holders if counts is not None]
-        if self.details is not None:
-            candidates.append(self.details.input_length)
-        if self.timings is not None and self.timings.prompt_n is not None and self.timings.cache_n is not None:
-            candidates.append(self.timings.prompt_n + self.timings.cache_n)
-        return next((count for count in candidates if count is not None), None)
+        count = self.prompt_eval_count if self.prompt_eval_count is not None else self.tokens_evaluated
+        for holder in (self.message, self.response, self):
+            if count is None and holder is not None and not isinstance(holder, str) and holder.usage is not None:
+                count = holder.usage.prompt()
+        if count is None and self.details is not None:
+            count = self.details.input_length
+        timings = self.timings
+        if count is None and timings is not None and timings.prompt_n is not None and timings.cache_n is not None:
+            count = timings.prompt_n + timings.cache_n
+        return count
 
     def completion(self) -> int | None:
         # the output in Anthropic's message_start is only a beginning: message is left out on purpose
-        holders = (_usage_of(self.response), self.usage)
-        candidates = [self.eval_count, self.tokens_predicted]
-        candidates += [counts.completion() for counts in holders if counts is not None]
-        if self.details is not None:
-            candidates.append(self.details.generated_tokens)
-        if self.timings is not None:
-            candidates.append(self.timings.predicted_n)
-        return next((count for count in candidates if count is not None), None)
-
-
-def _usage_of(holder: _Holder | str | None) -> _Counts | None:
-    return holder.usage if isinstance(holder, _Holder) else None
+        count = self.eval_count if self.eval_count is not None else self.tokens_predicted
+        for holder in (self.response, self):
+            if count is None and holder is not None and not isinstance(holder, str) and holder.usage is not None:
+                count = holder.usage.completion()
+        if count is None and self.details is not None:
+            count = self.details.generated_tokens
+        if count is None and self.timings is not None:
+            count = self.timings.predicted_n
+        return count
 
 
 _DOCUMENT: Final = msgspec.json.Decoder(_Document)
@@ -115,6 +112,12 @@ def _forms(content_type: str, content_encoding: str) -> tuple[bool, bool]:
     plain = content_encoding.strip().lower() in {"", "identity"}
     lines = media_type in {"text/event-stream", "application/x-ndjson", "application/ndjson"}
     return plain and lines, plain and media_type == "application/json"
+
+
+@functools.lru_cache(maxsize=64)
+def _telling(content_type: bytes, content_encoding: bytes) -> tuple[str, str] | None:
+    form = content_type.decode("latin-1"), content_encoding.decode("latin-1")
+    return form if any(_forms(*form)) else None
 
 
 def _may_tell(text: bytes) -> bool:
@@ -138,11 +141,6 @@ class UsageReader:
     def of(cls, headers: Mapping[str, str]) -> "UsageReader":
         """Return a reader for the answer with these header fields."""
         return cls(headers.get("Content-Type", ""), headers.get("Content-Encoding", ""))
-
-    @property
-    def listens(self) -> bool:
-        """Tell whether an answer of this form may tell counts."""
-        return self._lines or self._json
 
     def feed(self, chunk: bytes) -> None:
         """Take the next piece of the body."""
@@ -218,5 +216,5 @@ class UsageReader:
 
 def usage_reader(content_type: bytes, content_encoding: bytes) -> UsageReader | None:
     """Return a reader for an answer with these header fields, ``None`` if it cannot tell anything."""
-    reader = UsageReader(content_type.decode("latin-1"), content_encoding.decode("latin-1"))
-    return reader if reader.listens else None
+    form = _telling(content_type, content_encoding)
+    return None if form is None else UsageReader(*form)

@@ -14,6 +14,8 @@ from swapd.proxy.relay import MalformedAnswerError
 
 MAX_HEAD: Final = 64 << 10
 _MAX_LENGTH_DIGITS: Final = 15
+_REPEATED: Final = 1 << 10
+"""Bytes; heads up to this size are remembered."""
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _HEAD: Final = re.compile(
@@ -33,7 +35,7 @@ _DROPPED: Final = re.compile(
 
 
 class AnswerHead:
-    """One answer's head. What the class says holds until the head says otherwise."""
+    """One answer's head, shared by equal ones. What the class says holds until the head says otherwise."""
 
     status: int
     reason: bytes
@@ -54,6 +56,19 @@ class AnswerHead:
 
 def read_answer_head(data: bytes) -> AnswerHead | None:
     """Return the head at the beginning of ``data``, ``None`` if it is not complete; raises ``MalformedAnswerError``."""
+    end = data.find(b"\r\n\r\n", 0, _REPEATED)
+    if end > 0:
+        # an engine says the same again and again, at least within a second
+        return _read_short(data[: end + 4])
+    return _read(data)
+
+
+@functools.lru_cache(maxsize=256)
+def _read_short(data: bytes) -> AnswerHead | None:
+    return _read(data)
+
+
+def _read(data: bytes) -> AnswerHead | None:
     found = _HEAD.match(data)
     if found is None:
         if len(data) > MAX_HEAD or b"\r\n\r\n" in data or not b"HTTP/1.".startswith(data[:7]):

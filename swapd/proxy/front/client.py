@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from swapd.core.ids import SECOND
 from swapd.proxy.body import buffer_full, too_large, too_slow, upload_deadline
-from swapd.proxy.failure import Failure, RefusedError
+from swapd.proxy.failure import Failure
 from swapd.proxy.front.arena import LARGE, BodyReceiver
 from swapd.proxy.front.exchange import FrontExchange
 from swapd.proxy.front.heads import RequestHead, could_begin, read_head
@@ -23,7 +23,7 @@ from swapd.proxy.front.own import answer_here
 from swapd.proxy.front.replies import Date
 from swapd.proxy.front.surroundings import Door
 from swapd.proxy.request_id import request_id_of
-from swapd.proxy.routes import Kind, find
+from swapd.proxy.routes import Kind, find_target
 
 _HELD: Final = 64 << 10
 """Bytes that are read ahead of the request being served."""
@@ -200,9 +200,9 @@ class ClientConnection(asyncio.Protocol):
         self._owes = _NOTHING
         server, transport = self._server, self._transport
         assert transport is not None
-        path = head.target.partition(b"?")[0].decode("ascii")
-        match = find(path)
-        if match is not None and match.route.kind is _WEBSOCKET:
+        path, match = find_target(head.target)
+        kind = None if match is None else match.route.kind
+        if kind is _WEBSOCKET:
             self._hand_over(data)
             return
         outlet = Outlet(
@@ -212,13 +212,14 @@ class ClientConnection(asyncio.Protocol):
             bodiless=head.method == b"HEAD",
             keep_alive=head.keep_alive and not self.closing,
         )
-        if match is None or match.route.kind is not _INFERENCE or head.method != _POST:
-            if answer_here(server.desk, outlet, match, method=head.method.decode("ascii"), path=path):
-                self._left = head.length
-                self._after(data[head.size :], keep_alive=outlet.keep_alive)
-                return
-            assert match is not None
-        exchange = FrontExchange(server, self, head, match, outlet=outlet)
+        if (kind is not _INFERENCE or head.method != _POST) and answer_here(
+            server.desk, outlet, match, method=head.method.decode("ascii"), path=path
+        ):
+            self._left = head.length
+            self._after(data[head.size :], keep_alive=outlet.keep_alive)
+            return
+        assert match is not None
+        exchange = FrontExchange(server, self, head, match, outlet=outlet, path=path)
         self._exchange = exchange
         if self._writing_paused:
             exchange.pause()
@@ -267,16 +268,19 @@ class ClientConnection(asyncio.Protocol):
         start, length = head.size, head.length
         came = len(data) - start
         self._left = length
-        if length > desk.settings.max_body:
+        if came >= length and length <= desk.settings.max_body:
+            self._held = data[start + length :] if came > length else b""
+            self._left = 0
+            if exchange.book(length):
+                exchange.begin(data[start : start + length])
+            else:
+                self._refuse(buffer_full())
+        elif length > desk.settings.max_body:
             self._held = data[start:]
             self._refuse(too_large(desk.settings.max_body))
-        elif came < length and length > desk.budget.free:
+        elif length > desk.budget.free:
             self._held = data[start:]
             self._refuse(buffer_full())
-        elif came >= length:
-            self._held = data[start + length :]
-            if self.body_came(length):
-                exchange.begin(data[start : start + length])
         elif self.body_came(came):
             self._owe(_BODY)
             if length > LARGE:
@@ -302,10 +306,8 @@ class ClientConnection(asyncio.Protocol):
         """Take it that bytes of the body have come; ``False``: no more of it is wanted."""
         assert self._exchange is not None
         self._left -= count
-        try:
-            self._exchange.book(count)
-        except RefusedError as error:
-            self._refuse(error.failure)
+        if not self._exchange.book(count):
+            self._refuse(buffer_full())
             return False
         if self._owes is _BODY:
             self._last = asyncio.get_running_loop().time()
@@ -350,10 +352,13 @@ class ClientConnection(asyncio.Protocol):
         """Go on with ``data`` once an answer has been written."""
         transport = self._transport
         assert transport is not None
-        self.closing = self.closing or not keep_alive
-        dropped = min(len(data), self._left)
-        self._left -= dropped
-        self._held = data[dropped:]
+        if not keep_alive:
+            self.closing = True
+        if self._left:
+            dropped = min(len(data), self._left)
+            self._left -= dropped
+            data = data[dropped:]
+        self._held = data
         if self._left and not transport.is_closing():
             self._owe(_REFUSED)
             self._resume_reading(transport)
@@ -362,7 +367,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._held:
             # in a turn of its own: nobody has the loop for himself by sending many requests at once
             _ = asyncio.get_running_loop().call_soon(self._go_on)
-        else:
+        elif self._reading_paused:
             self._resume_reading(transport)
 
     def _go_on(self) -> None:

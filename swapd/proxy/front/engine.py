@@ -311,7 +311,8 @@ class EngineConnection(asyncio.Protocol):
         self._sink, self._chunks = None, None
         if self._reusable and not rest and self._unsent is None:
             self._state = _IDLE
-            self.resume_reading()
+            if self._paused:
+                self.resume_reading()
             self._pool.put(self)
         else:
             self._close()

@@ -27,6 +27,8 @@ class Outlet:
 
     #: a head has been written, or is about to be
     begun = False
+    #: the client has left
+    gone = False
     _unsent = b""
     _chunked = False
     #: errors can be told in the body
@@ -45,14 +47,10 @@ class Outlet:
         #: the connection goes on after the answer
         self.keep_alive = keep_alive
 
-    @property
-    def gone(self) -> bool:
-        """Tell whether the client has left."""
-        return self._transport is None
-
     def drop(self) -> None:
         """Note that the client has left."""
         self._transport = None
+        self.gone = True
 
     def begin(self, head: AnswerHead, grant: Grant | None) -> None:
         """Take the head of an engine's answer; it is written with the first piece, or by ``flush``."""
@@ -67,7 +65,7 @@ class Outlet:
         )
         self._chunked = head.length is None and not self._bodiless and head.status not in {204, 304}
         self._left = head.length or 0
-        self._failable = replies.is_stream(head) and not head.content_encoding
+        self._failable = replies.is_stream(head.content_type) and not head.content_encoding
 
     def begin_stream(self) -> None:
         """Write the head of an event stream before there is an answer."""

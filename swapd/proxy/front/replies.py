@@ -1,5 +1,6 @@
 """Writes the heads of answers as bytes: those of engines, and whole answers of swapd's own."""
 
+import functools
 import time
 from collections.abc import Mapping
 from email.utils import formatdate
@@ -32,9 +33,10 @@ class Date:
         return self._line
 
 
-def is_stream(head: AnswerHead) -> bool:
-    """Tell whether the answer comes in events or lines that are to be shown as they come."""
-    return media_type(head.content_type) in STREAMS
+@functools.lru_cache(maxsize=64)
+def is_stream(content_type: bytes) -> bool:
+    """Tell whether an answer of this type comes in events or lines that are to be shown as they come."""
+    return media_type(content_type) in STREAMS
 
 
 def engine_head(
@@ -50,7 +52,7 @@ def engine_head(
         told = start_headers(grant)
         fields = without(fields, told)
         extra = b"".join(f"\r\n{name}: {value}".encode() for name, value in told.items())
-    if is_stream(head):
+    if is_stream(head.content_type):
         fields = without(fields, ("x-accel-buffering",))
         extra += b"\r\nx-accel-buffering: no"
     if head.status == 204:
