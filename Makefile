@@ -32,7 +32,7 @@ test: $(READY)
 	@command -v promtool >/dev/null \
 	  || echo "promtool is missing, some tests are left out (Debian and Ubuntu: apt-get install prometheus)"
 	@without=$$(command -v promtool >/dev/null || echo "not promtool"); \
-	$(BIN)/python -m pytest -k "$$without" --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 3 --dist loadfile -k "$$without" --cov --cov-report=term:skip-covered
 
 check: $(READY)
 	$(BIN)/ruff check .
