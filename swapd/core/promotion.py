@@ -12,14 +12,15 @@ Models are ranked by the GPU-seconds of loading they have caused in the observed
 pins that are advised fit the node together: they are given out by rank, but first to those that have them already.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 from swapd.core.accounts import NO_COSTS, Costs
 from swapd.core.ids import ModelName
 from swapd.core.reasons import Move, PinnedBy, Verdict
-from swapd.core.tiers import Tier
+from swapd.core.tiers import Tier, Week
 from swapd.core.view import ModelView, NodeView
 
 #: share of the GPUs that may be pinned where no limit is set
@@ -42,11 +43,15 @@ class Pool:
     @classmethod
     def of(cls, view: NodeView) -> "Pool":
         """Return the pool of a node."""
-        models = [model for model in view.models if model.configured]
-        gpus = view.topology.placeable.bit_count()
-        pinned = sum(model.gpus for model in models if _settled(model))
-        most = gpus // PINNED_SHARE if view.max_pinned_gpus is None else view.max_pinned_gpus
-        swapped = sorted((-model.gpus, model.model) for model in models if not _settled(model))
+        models = [(model.gpus, model.model, _settled(model)) for model in view.models if model.configured]
+        return cls.among(models, gpus=view.topology.placeable.bit_count(), most_pinned=view.max_pinned_gpus)
+
+    @classmethod
+    def among(cls, models: Sequence[tuple[int, ModelName, bool]], *, gpus: int, most_pinned: int | None) -> "Pool":
+        """Return the pool of these models: GPUs, name, and whether it is pinned for good."""
+        pinned = sum(count for count, _, settled in models if settled)
+        most = gpus // PINNED_SHARE if most_pinned is None else most_pinned
+        swapped = sorted((-count, name) for count, name, settled in models if not settled)
         return cls(gpus, pinned, most, tuple((-count, name) for count, name in swapped))
 
     def with_pin(self, model: ModelView) -> "Pool":
@@ -57,7 +62,8 @@ class Pool:
     def stranded(self, model: ModelView) -> tuple[ModelName, ...]:
         """Return the models for which no GPUs would be left beside the pins, if this one were pinned."""
         left = self.gpus - self.pinned_gpus - model.gpus
-        return tuple(name for gpus, name in self.swapped if name != model.model and left < gpus <= self.gpus)
+        larger = takewhile(lambda other: other[0] > left, self.swapped)
+        return tuple(name for gpus, name in larger if name != model.model and gpus <= self.gpus)
 
     def can_pin(self, model: ModelView) -> bool:
         """Say whether the node can spare the GPUs of a model for good."""
@@ -89,12 +95,24 @@ class Advice:
 
 def report(view: NodeView) -> tuple[Advice, ...]:
     """Return the advice on every configured model, the costliest first."""
-    pool, advice = Pool.of(view), []
-    for model in sorted((model for model in view.models if model.configured), key=_turn):
+    return advice_on((model for model in view.models if model.configured), Pool.of(view))
+
+
+def advice_on(models: Iterable[ModelView], pool: Pool) -> tuple[Advice, ...]:
+    """Return the advice on these models, the costliest first; it is right if no other ``may_move``."""
+    advice = []
+    for model in sorted(models, key=_turn):
         advice.append(advise(model, pool))
         if advice[-1].move is Move.PIN:
             pool = pool.with_pin(model)
     return tuple(sorted(advice, key=lambda one: (-one.caused_gpu_seconds, one.model.model)))
+
+
+def may_move(*, move: Move, verdict: Verdict, pinned_by: PinnedBy | None, week: Week | None) -> bool:
+    """Say whether the advice on a model is, or may be, another one than to stay."""
+    if move is not Move.STAY or verdict is Verdict.THRASHING or pinned_by is PinnedBy.ON_THRASH:
+        return True
+    return week is not None and week.tier is Tier.HOT
 
 
 def _turn(model: ModelView) -> tuple[bool, bool, float, ModelName]:

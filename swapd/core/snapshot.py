@@ -1,6 +1,6 @@
 """Builds the frozen view of the node; the only door through which others see the core's state."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from swapd.core.ids import NO_GPUS, Bytes, GpuSet, InstanceId, Instant
@@ -37,6 +37,12 @@ def build(node: Node, at: Instant) -> NodeView:
         stale_facts=node.stale_facts,
         story=node.story.lines(),
     )
+
+
+def models(node: Node, chosen: Iterable[Model], at: Instant) -> tuple[ModelView, ...]:
+    """Return some models of the node as ``build`` shows them."""
+    instances = {instance.id: _instance(instance) for instance in node.instances.values()}
+    return tuple(_model(node, model, instances, at) for model in chosen)
 
 
 def _instance(instance: Instance) -> InstanceView:
