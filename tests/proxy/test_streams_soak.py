@@ -38,6 +38,8 @@ async def stream(node: Node, dice: random.Random) -> None:
     async with raw_client(node.port) as client:
         try:
             await client.send(post_bytes(CHAT_PATH, BODY))
+            if not (await client.read_head()).startswith(b"HTTP/1.1 200"):
+                return  # the engine died twice before it answered: a whole 502, after which nothing more comes
             for _ in range(dice.choice([0, 1, 5, EVENTS])):
                 await client.read_until(b"\n\n")
             if dice.random() < 0.5:
@@ -50,8 +52,7 @@ async def stream(node: Node, dice: random.Random) -> None:
 @pytest.mark.parametrize(
     "seconds",
     [
-        # not in the common suite: under load a stream is now and then left waiting, see the critiques
-        pytest.param(0, id="short", marks=pytest.mark.soak),
+        pytest.param(0, id="short"),
         pytest.param(600, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
 )
