@@ -18,8 +18,12 @@ class Priority(enum.IntEnum):
 class Source(enum.StrEnum):
     """Where the weights of a load come from; load times are kept per source."""
 
+    #: from this node's disk
     CACHE = "cache"
+    #: they had to be fetched first
     REMOTE = "remote"
+    #: they were in memory already when the engine started
+    PAGE_CACHE = "page_cache"
     WAKE = "wake"
 
 
@@ -102,6 +106,10 @@ class ModelSpec:
     min_compute_capability: tuple[int, int] | None = None
     #: expected load time before any was measured
     load_estimate: Duration = Duration(40 * SECOND)
+    #: its weights come from elsewhere, through the node's cache: no instance starts before they are there
+    fetched: bool = False
+    #: expected time to fetch them, before size and speed are known
+    fetch_estimate: Duration = Duration(120 * SECOND)
     #: changes whenever a running instance no longer matches the configuration (argv, env, weights, footprint …)
     revision: str = ""
 

@@ -10,6 +10,7 @@ from swapd.core.catalog import ModelSpec, Source
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import (
     EvictionBlock,
+    FetchFailure,
     LoadFailure,
     LoadResult,
     Move,
@@ -121,6 +122,61 @@ class ReadMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepWeights:
+    """Tell the weight cache anew what it must keep (``Scheduler.standings``). No answer.
+
+    Given before any other order of the same step that rests on it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FetchWeights:
+    """Bring a model's weights to this node. Answer: WeightsFetched or FetchFailed.
+
+    Given again with ``ahead=False`` while it runs, it goes before others; there is still one answer.
+    """
+
+    model: ModelName
+    #: nobody waits for it yet: fetches that somebody waits for go first
+    ahead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RefetchWeights:
+    """Give up the copy of a model, which is damaged, and fetch it anew. Answer: WeightsFetched or FetchFailed."""
+
+    model: ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class CancelFetch:
+    """End a fetch. Its answer is FetchFailed (cancelled), unless it has just ended by itself."""
+
+    model: ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class WarmWeights:
+    """Read a model's copy into the page cache, as far as memory allows. Answer: WeightsWarmed."""
+
+    model: ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class StopWarming:
+    """End the reading of a model's copy; its WeightsWarmed tells how far it came."""
+
+    model: ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyWeights:
+    """Compare a model's copy with its checksums. Answer: WeightsVerified."""
+
+    model: ModelName
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Tell the operator how an order ended. No answer."""
 
@@ -147,6 +203,30 @@ class Transitioned:
 
 
 @dataclass(frozen=True, slots=True)
+class StageSpan:
+    """One bar of a cold start's timeline; no command of its own, part of ``LoadFinished``."""
+
+    stage: Stage
+    #: from the first waiter's arrival (or the booking, if nobody waited)
+    begin: Duration
+    end: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEnded:
+    """Note: a fetch of weights has ended."""
+
+    model: ModelName
+    #: bytes that came from the source
+    fetched: Bytes
+    took: Duration
+    #: ``None``: the copy is here
+    failure: FetchFailure | None = None
+    #: one sentence; empty: nothing is wrong
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadFinished:
     """Note: a load ended. ``duration`` is the whole swap: drain, stop, release, load, warm-up."""
 
@@ -165,6 +245,9 @@ class LoadFinished:
     detail: str = ""
     #: ready again soon after its own eviction (see ``viability``)
     relapse: bool = False
+    #: everything that went on from the first waiter to the end, in order of beginning. Stages that ran beside others
+    #: (fetch, page cache) overlap them; ``stages`` has only what the load had to wait for
+    timeline: tuple[StageSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,10 +396,28 @@ class ReleaseConfirmed:
     by: ReleaseEvidence
 
 
-Order = Grant | Reject | Cut | Start | Check | Stop | Kill | ReadMemory | Answer
+Order = (
+    Grant
+    | Reject
+    | Cut
+    | Start
+    | Check
+    | Stop
+    | Kill
+    | ReadMemory
+    | KeepWeights
+    | FetchWeights
+    | RefetchWeights
+    | CancelFetch
+    | WarmWeights
+    | StopWarming
+    | VerifyWeights
+    | Answer
+)
 Note = (
     Transitioned
     | LoadFinished
+    | FetchEnded
     | Evicted
     | EvictionBlocked
     | VerdictChanged

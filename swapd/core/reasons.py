@@ -101,6 +101,23 @@ class LoadFailure(enum.StrEnum):
     STALLED = "stalled"
 
 
+class FetchFailure(enum.StrEnum):
+    """What ended a fetch of weights."""
+
+    #: nobody wants it any more
+    CANCELLED = "cancelled"
+    #: the source refuses, or has not what is asked for; trying again cannot help
+    REFUSED = "refused"
+    #: the source does not answer, or breaks off again and again
+    UNREACHABLE = "unreachable"
+    #: what came has another checksum than the source promised, twice
+    CORRUPT = "corrupt"
+    #: the copy is larger than the cache may ever be
+    TOO_LARGE = "too_large"
+    #: the disk refuses
+    DISK = "disk"
+
+
 class LoadResult(enum.StrEnum):
     """How a load ended."""
 

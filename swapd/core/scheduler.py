@@ -4,6 +4,7 @@
 a ready model with a free slot is granted, and its end is noted, without looking at the rest of the node.
 """
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from swapd.core import (
@@ -28,6 +29,10 @@ from swapd.core.events import (
     DemandKnown,
     EngineGone,
     Event,
+    FetchFailed,
+    FetchProgressed,
+    FetchStarted,
+    FetchWaits,
     FootprintsKnown,
     GpuMemoryRead,
     InstanceExited,
@@ -41,6 +46,7 @@ from swapd.core.events import (
     NodeDrainOrdered,
     NodeUndrainOrdered,
     PinOrdered,
+    PrefetchOrdered,
     ProcessesGone,
     RequestArrived,
     RequestEnded,
@@ -51,14 +57,18 @@ from swapd.core.events import (
     UnloadOrdered,
     UpstreamFailed,
     WeekKnown,
+    WeightsCached,
+    WeightsFetched,
+    WeightsVerified,
+    WeightsWarmed,
 )
-from swapd.core.ids import InstanceId, Instant
+from swapd.core.ids import InstanceId, Instant, ModelName
 from swapd.core.node import GpuRecord, Node
 from swapd.core.policies import EvictionPolicy, policy_named
 from swapd.core.settle import settle
 from swapd.core.topology import NodeTopology
 from swapd.core.viability import NodeLoad
-from swapd.core.view import NodeView
+from swapd.core.view import NodeView, WeightStanding
 
 _FIRST = InstanceId(1)
 
@@ -149,6 +159,18 @@ class Scheduler:
                 return recall.recall(node, event)
             case WeekKnown():
                 return review.week_known(node, event)
+            case (
+                WeightsCached()
+                | FetchStarted()
+                | FetchWaits()
+                | FetchProgressed()
+                | WeightsFetched()
+                | FetchFailed()
+                | WeightsWarmed()
+                | WeightsVerified()
+                | PrefetchOrdered()
+            ):
+                return False
             case LoadOrdered():
                 return operators.load_ordered(node, event)
             case UnloadOrdered():
@@ -183,6 +205,10 @@ class Scheduler:
         Looking changes nothing: a replay without it comes to the same.
         """
         return snapshot.build(self._node, self._node.at if at is None else max(self._node.at, at))
+
+    def standings(self, at: Instant | None = None) -> Mapping[ModelName, WeightStanding]:
+        """Return what the weight cache has to know of each model whose weights it keeps; as ``view``, changes nothing."""
+        return {}
 
     def demand(self) -> DemandKnown:
         """Return what is to survive a restart: to be told to the next run, with the time in between."""

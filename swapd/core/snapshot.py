@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from swapd.core.eta import median
 from swapd.core.ids import NO_GPUS, Bytes, GpuSet, InstanceId, Instant
 from swapd.core.node import GpuRecord, Node
 from swapd.core.node_drain import drained
@@ -74,6 +75,11 @@ def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView
         oldest_waiter=model.queue.oldest().arrived if model.queue else None,
         in_flight=0 if instance is None else instance.in_flight,
         load_estimate=model.lhat,
+        load_times={source: median(times) for source, times in sorted(model.load_times.items())},
+        max_wait=model.spec.max_wait,
+        fetched=model.spec.fetched,
+        cached_bytes=None,
+        fetch=None,
         gpus=model.spec.footprint.gpus,
         declared_bytes=model.spec.footprint.bytes_per_gpu,
         measured_bytes=model.measured,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swapd.core.accounts import Costs
-from swapd.core.catalog import Mode, OnThrash, Priority
+from swapd.core.catalog import Mode, OnThrash, Priority, Source
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
 from swapd.core.reasons import Move, PinnedBy, Stage, State, Verdict, WaitingFor
 from swapd.core.tiers import Week
@@ -32,6 +32,40 @@ class InstanceView:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchView:
+    """A fetch of weights that is under way."""
+
+    #: since when it was ordered
+    since: Instant
+    #: it has left the queue of fetches
+    running: bool
+    #: bytes that are here, of those that the copy has (0: not known yet)
+    done: Bytes
+    total: Bytes
+    #: bytes a second, of late
+    rate: float
+    #: expected time until its end
+    remaining: Duration
+    #: why it waits for room on the disk, one sentence; empty: it does not
+    waits: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightStanding:
+    """What the weight cache has to know of a model when it needs room: whether its copy may go, at what cost."""
+
+    #: an instance of it exists, or somebody waits for it: its files stay
+    held: bool
+    pinned: bool
+    #: GDSF frequency, decayed to now
+    frequency: float
+    #: expected time to fetch it again
+    refetch: Duration
+    #: of its last request; ``None``: never
+    last_used: Instant | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
     """One configured model (or one removed from the configuration that still has an instance)."""
 
@@ -48,6 +82,15 @@ class ModelView:
     in_flight: int
     #: expected load time (median of the last five, or the estimate)
     load_estimate: Duration
+    #: median of the last five load times by source, where there are any
+    load_times: Mapping[Source, Duration]
+    #: the published cold-start promise
+    max_wait: Duration
+    #: its weights come through the node's cache
+    fetched: bool
+    #: size of its copy in the cache; ``None``: it is not there, or the cache does not keep it
+    cached_bytes: Bytes | None
+    fetch: FetchView | None
     #: number of GPUs it needs
     gpus: int
     #: memory per GPU as configured, bytes

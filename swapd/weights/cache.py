@@ -14,9 +14,10 @@ import structlog
 from swapd.aio.supervise import Tasks
 from swapd.aio.threads import Stop, on_own_thread
 from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
+from swapd.core.reasons import FetchFailure
 from swapd.weights.bucket import Bucket
 from swapd.weights.copies import Copy, check_file, condemn, settle_doubts
-from swapd.weights.facts import CacheRead, Fact, Fetched, FetchFailed, FetchFailure, Removed, Verified, Warmed
+from swapd.weights.facts import CacheRead, Fact, Fetched, FetchFailed, Removed, Verified, Warmed
 from swapd.weights.fetches import Fetches
 from swapd.weights.flight import ContentLocks, Tools
 from swapd.weights.inventory import Layout, scan

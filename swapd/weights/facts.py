@@ -1,28 +1,11 @@
 """Names what the room tells: a snapshot of what is cached, and one answer to every order."""
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swapd.core.ids import Bytes, Duration, Instant, ModelName
+from swapd.core.reasons import FetchFailure
 from swapd.weights.settings import Progress
-
-
-class FetchFailure(enum.StrEnum):
-    """What ended a fetch."""
-
-    #: nobody wants it any more
-    CANCELLED = "cancelled"
-    #: the source refuses, or has not what is asked for; trying again cannot help
-    REFUSED = "refused"
-    #: the source does not answer, or breaks off again and again
-    UNREACHABLE = "unreachable"
-    #: what came has another checksum than the source promised, twice
-    CORRUPT = "corrupt"
-    #: the copy is larger than the cache may ever be
-    TOO_LARGE = "too_large"
-    #: the disk refuses
-    DISK = "disk"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import structlog
 
 from swapd.aio.supervise import Tasks
 from swapd.core.ids import SECOND, Bytes, Duration, ModelName
-from swapd.weights.facts import Fact, Fetched, FetchFailed, FetchFailure, FetchProgressed, FetchStarted, FetchWaits
+from swapd.core.reasons import FetchFailure
+from swapd.weights.facts import Fact, Fetched, FetchFailed, FetchProgressed, FetchStarted, FetchWaits
 from swapd.weights.flight import Flight, Tools
 from swapd.weights.inventory import wanted
 from swapd.weights.room import TooLargeError

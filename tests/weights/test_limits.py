@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from swapd.core.ids import ModelName
+from swapd.core.reasons import FetchFailure
 from swapd.weights import Standing, Weights, room
-from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchFailure, FetchWaits
+from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchWaits
 from swapd.weights.partial import Partial
 from swapd.weights.space import Disk
 from tests.weights.caches import MIB, M, N, Running, noise, running

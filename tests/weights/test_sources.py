@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights
-from swapd.weights.facts import Fetched, FetchFailed, FetchFailure
+from swapd.weights.facts import Fetched, FetchFailed
 from swapd.weights.sources.base import ChangedError, RemoteFile, SourceError, select
 from swapd.weights.sources.http import HttpSource, shown
 from swapd.weights.sources.registry import source_for
