@@ -108,6 +108,8 @@ class ModelSpec:
     load_estimate: Duration = Duration(40 * SECOND)
     #: its weights come from elsewhere, through the node's cache: no instance starts before they are there
     fetched: bool = False
+    #: its weights are files of this node outside the cache: they are there, and can be read into the page cache
+    local_weights: bool = False
     #: expected time to fetch them, before size and speed are known
     fetch_estimate: Duration = Duration(120 * SECOND)
     #: changes whenever a running instance no longer matches the configuration (argv, env, weights, footprint …)
