@@ -7,6 +7,8 @@ is told by ``heed``; nothing here decides it.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -16,7 +18,7 @@ from swapd.aio.threads import Stop, on_own_thread
 from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
 from swapd.weights.bucket import Bucket
-from swapd.weights.copies import Copy, check_file, condemn, settle_doubts
+from swapd.weights.copies import Copy, check_file, condemn, settle_doubts, weight_files
 from swapd.weights.facts import CacheRead, Fact, Fetched, FetchFailed, Removed, Verified, Warmed
 from swapd.weights.fetches import Fetches
 from swapd.weights.flight import ContentLocks, Tools
@@ -54,35 +56,48 @@ class WeightCache:
             bucket=Bucket(settings.bandwidth, now=time.monotonic),
             locks=ContentLocks(),
             now=now,
+            ready=self._ready,
             gained=self._changed,
         )
         self._fetches = Fetches(tools, post=post, later=self._later, tasks=self._tasks)
         self._warming: dict[ModelName, Stop] = {}
         self._disk = Disk(0, 0)
         self._told: Mapping[ModelName, Bytes] | None = None
+        self._local: Mapping[ModelName, Path] = {}
         self._started = False
+        #: the folder is there, was looked at and is watched
+        self._open = False
+        self._opening = asyncio.Lock()
         #: changes with every change of the account, so that a look from before is not believed
         self._generation = 0
         self._doubts: set[str] = set()
 
     async def start(self) -> None:
-        """Create the folder, look at what is there, tell it, and watch it. Raises ``OSError``."""
-        await on_own_thread(self._layout.prepare, name="swapd-prepare")
-        self._room.sweep(await on_own_thread(self._layout.rubbish, name="swapd-rubbish"))
-        await self._look()
+        """Look at what is there, tell it, and watch the folder, which is created. Raises ``OSError``.
+
+        As long as no model has a source, nothing is touched; the folder is opened when one has.
+        """
         self._started = True
+        if self._account.models:
+            await self._ready()
         self._tell()
-        _ = self._tasks.start(self._watch(), name="watch the weight cache")
 
     # What the core tells:
 
-    def serve(self, models: Mapping[ModelName, Weights]) -> None:
-        """Take the models that have a source; fetches of others end."""
+    def serve(self, models: Mapping[ModelName, Weights], *, local: Mapping[ModelName, Path] | None = None) -> None:
+        """Take the models that have a source; fetches of others end.
+
+        ``local``: models whose weights are files or folders of this node outside the cache. They can be warmed and
+        asked for ``in_memory``; nothing else is done with them.
+        """
         for model in self._account.models:
             if model not in models:
                 self._fetches.cancel(model)
         self._account.models = dict(models)
+        self._local = dict(local or {})
         self._touched()
+        if models and self._started and not self._open:
+            _ = self._tasks.start(self._open_late(), name="open the weight cache")
 
     def heed(self, standings: Mapping[ModelName, Standing]) -> None:
         """Take what the core says of each model; one that is left out is wanted by nobody now."""
@@ -117,14 +132,11 @@ class WeightCache:
             self._fetches.order(model, weights, ahead=False, fresh=True)
 
     def warm(self, model: ModelName) -> None:
-        """Read a copy into the page cache, as far as memory allows; orders during that join it. Answer: Warmed."""
-        copy = self._copy(model)
-        if copy is None or model in self._warming:
-            if copy is None:
-                self._later(Warmed(self._now(), model, Bytes(0), Bytes(0), whole=False))
+        """Read a model's files into the page cache, as far as memory allows. Answer: Warmed; orders meanwhile join."""
+        if model in self._warming:
             return
         stop = self._warming[model] = Stop()
-        _ = self._tasks.start(self._warm(model, copy, stop), name="read weights into the page cache")
+        _ = self._tasks.start(self._warm(model, stop), name="read weights into the page cache")
 
     def stop_warming(self, model: ModelName) -> None:
         """End the reading; it is answered as it stands then."""
@@ -185,12 +197,9 @@ class WeightCache:
         )
 
     async def in_memory(self, model: ModelName) -> Bytes:
-        """Return how much of a model's copy is in the page cache; 0 if it is not cached. Raises ``OSError``."""
-        copy = self._copy(model)
-        if copy is None:
-            return Bytes(0)
-        paths = [copy.path / file.name for file in copy.marker.files]
-        return Bytes(await on_own_thread(lambda: sum(map(resident_bytes, paths)), name="swapd-mincore"))
+        """Return how much of a model's files is in the page cache; 0 if it has none here. Raises ``OSError``."""
+        files = self._files(model)
+        return Bytes(await on_own_thread(lambda: sum(map(resident_bytes, files())), name="swapd-mincore"))
 
     async def aclose(self) -> None:
         """End everything; what has come of a fetch stays for the next run."""
@@ -205,6 +214,32 @@ class WeightCache:
     def _copy(self, model: ModelName) -> Copy | None:
         weights = self._account.models.get(model)
         return self._account.usable(weights) if weights is not None else None
+
+    def _files(self, model: ModelName) -> Callable[[], list[Path]]:
+        """Return what lists the files of a model; that blocks, and raises ``OSError``."""
+        copy, local = self._copy(model), self._local.get(model)
+        if copy is not None:
+            return lambda: [copy.path / file.name for file in copy.marker.files]
+        return lambda: weight_files(local) if local is not None else []
+
+    async def _ready(self) -> None:
+        """Have the folder there, looked at and watched. Raises ``OSError``."""
+        async with self._opening:
+            await on_own_thread(self._layout.make, name="swapd-make")
+            if self._open:
+                return
+            await on_own_thread(self._layout.tidy, name="swapd-tidy")
+            self._room.sweep(await on_own_thread(self._layout.rubbish, name="swapd-rubbish"))
+            await self._look()
+            self._open = True
+        self._tell()
+        _ = self._tasks.start(self._watch(), name="watch the weight cache")
+
+    async def _open_late(self) -> None:
+        try:
+            await self._ready()
+        except OSError as error:  # the next fetch tries again, and fails with this
+            _log.warning("cache_not_opened", path=str(self._layout.path), error=str(error))
 
     def _later(self, fact: Fact) -> None:
         """Post a fact once the order that caused it is over: the core may be in the middle of a decision."""
@@ -224,7 +259,7 @@ class WeightCache:
 
     def _tell(self) -> None:
         """Tell which models are cached, if it is not what was told last."""
-        if not self._started:
+        if not self._started or (self._account.models and not self._open):
             return  # nobody has looked yet
         cached = {}
         for model, weights in sorted(self._account.models.items()):
@@ -245,7 +280,8 @@ class WeightCache:
 
     async def _look(self) -> None:
         """Look at the folder and take over what is other than in the account."""
-        self._disk = await self._room.disk()
+        with suppress(FileNotFoundError):  # the whole folder was removed: then nothing is there
+            self._disk = await self._room.disk()
         for _ in range(_SCANS):
             generation = self._generation
             found = await on_own_thread(lambda: scan(self._layout), name="swapd-scan")
@@ -327,13 +363,19 @@ class WeightCache:
             return f"a process has files of {model} open"
         return "" if self._account.may_leave(copy) else f"{model} is in use or pinned"
 
-    async def _warm(self, model: ModelName, copy: Copy, stop: Stop) -> None:
-        settings = self._settings
-        paths = [copy.path / file.name for file in copy.marker.files]
-        warming = Warming(paths, readers=settings.readers, spare=settings.spare_memory, stop=stop)
+    async def _warm(self, model: ModelName, stop: Stop) -> None:
+        settings, files = self._settings, self._files(model)
+
+        def read() -> Warmth:
+            paths = files()
+            warmth = Warming(paths, readers=settings.readers, spare=settings.spare_memory, stop=stop).run()
+            return warmth if paths else replace(warmth, whole=False)
+
         warmth = Warmth(0, 0, whole=False)
         try:
-            warmth = await on_own_thread(warming.run, name="swapd-warm", stop=stop)
+            warmth = await on_own_thread(read, name="swapd-warm", stop=stop)
+        except OSError as error:
+            _log.warning("weights_not_read", model=model, error=str(error))
         finally:
             del self._warming[model]
         self._post(Warmed(self._now(), model, Bytes(warmth.read), Bytes(warmth.present), warmth.whole))

@@ -102,6 +102,20 @@ class Copy:
         return self.path
 
 
+def weight_files(path: Path) -> list[Path]:
+    """Return the files that an engine reads which is given a path: it, the other parts of it, or all below it.
+
+    Blocks. Raises ``OSError``.
+    """
+    if path.is_dir():
+        return [file for file in sorted(path.rglob("*")) if file.is_file()]
+    if _SHARD.fullmatch(path.name) is None:
+        return [path]
+    stem = path.name[: -len("-00001-of-00001.gguf")]
+    rest = path.name[-len("-of-00001.gguf") :]
+    return [file for file in sorted(path.parent.iterdir()) if file.name.startswith(stem) and file.name.endswith(rest)]
+
+
 def read_copy(folder: Path) -> Copy | None:
     """Look at a folder; ``None``: it has no marker, or none that can be read."""
     try:

@@ -11,7 +11,7 @@ Rules:
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -68,6 +68,8 @@ class Tools:
     bucket: Bucket
     locks: ContentLocks
     now: Callable[[], Instant]
+    #: waits until the folder is there and was looked at; raises ``OSError``
+    ready: Callable[[], Awaitable[None]]
     #: called when a copy has come into the account, or a partial stays behind
     gained: Callable[[], None]
 
@@ -101,6 +103,9 @@ class Flight:
 
     async def run(self) -> None:
         """Fetch. Raises ``SourceError``, ``CorruptError``, ``TooLargeError``, ``OSError``."""
+        await self.tools.ready()
+        if not self.fresh and self.tools.account.usable(self.weights) is not None:
+            return  # nobody had looked when it was ordered
         timeout_s = self.tools.settings.source_timeout / SECOND
         source = await on_own_thread(lambda: source_for(self.weights.source, timeout_s=timeout_s), name="swapd-source")
         changes = 0

@@ -53,11 +53,15 @@ class Layout:
         """Return the folder of what is being removed."""
         return self.own / "trash"
 
-    def prepare(self) -> None:
-        """Create the folders, and take apart what an earlier run was putting together. Raises ``OSError``."""
-        remove_tree(self.staging)  # links alone
+    def make(self) -> None:
+        """Create the folders, as far as they are not there. Raises ``OSError``."""
         for folder in (self.staging, self.trash, self.partials):
             folder.mkdir(parents=True, exist_ok=True)
+
+    def tidy(self) -> None:
+        """Take apart what an earlier run was putting together. Raises ``OSError``."""
+        for half in self.staging.iterdir():
+            remove_tree(half)  # links alone
         for partial in self.partials.iterdir():
             data = partial / "data"
             if data.exists() and data.stat().st_nlink > 1:
@@ -95,9 +99,11 @@ class Found:
 
 
 def scan(layout: Layout) -> Found:
-    """Look at everything below the cache's folder. Raises ``OSError`` if that itself cannot be read."""
+    """Look at everything below the cache's folder. Raises ``OSError`` if that is there and cannot be read."""
     copies: dict[str, Copy] = {}
     foreign = 0
+    if not layout.path.exists():
+        return Found(copies, {}, foreign)
     with os.scandir(layout.path) as entries:
         for entry in entries:
             if entry.name == _OWN:

@@ -255,6 +255,7 @@ def _erased(path: Path, target: Path) -> bool:
     try:
         if path.parent.name == "partial":
             return partial.discard(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
     except FileNotFoundError:
         return True
