@@ -14,6 +14,7 @@ from swapd.core.commands import (
     DriverChanged,
     Evicted,
     EvictionBlocked,
+    FetchEnded,
     FootprintMeasured,
     GpuChanged,
     LoadFinished,
@@ -28,11 +29,11 @@ from swapd.core.commands import (
     VerdictChanged,
 )
 from swapd.core.ids import SECOND, Duration, Instant, ModelName
-from swapd.core.reasons import LoadResult, Outcome, Rejection, UnloadCause
+from swapd.core.reasons import LoadResult, Outcome, Rejection, Stage, UnloadCause
 from swapd.core.view import NodeView
 from swapd.metrics.heartbeat import Heartbeat
 from swapd.metrics.node import NODE_METRICS
-from swapd.metrics.now import DriverStats, Now
+from swapd.metrics.now import CacheNow, DriverStats, Now
 from swapd.metrics.page import Renderer, Snapshot
 from swapd.metrics.registry import UNKNOWN_MODEL
 from swapd.metrics.slots import Slots
@@ -42,6 +43,11 @@ MAX_PAGES: Final = 8
 
 _LOST = frozenset({UnloadCause.EXITED, UnloadCause.UNRESPONSIVE})
 """Causes that are no decision: the model server was lost."""
+
+_BESIDE: Final = frozenset({Stage.QUEUED, Stage.FETCH, Stage.PAGE_CACHE})
+"""Stages that a load need not wait for: their whole length stands in its timeline."""
+
+_FETCHED: Final = "fetched"
 
 _START = {False: "resident", True: "cold_start"}
 
@@ -85,23 +91,27 @@ class Metrics:
         not_ready: Callable[[], tuple[str, ...]],
         version: str,
         driver: Callable[[], DriverStats | None] = lambda: None,
+        cache: Callable[[], CacheNow | None] = lambda: None,
         revision: str = "unknown",
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready.
 
-        ``driver`` says how asking the driver goes; ``None``: the devices are virtual.
+        ``driver`` says how asking the driver goes; ``None``: the devices are virtual. ``cache`` says how the weight
+        cache stands; ``None``: there is none.
         """
         self.not_ready = not_ready
         self.heartbeat = Heartbeat(now)
         self._view = view
         self._driver = driver
+        self._cache = cache
         self._version = version
         self._revision = revision
         self._wall = wall
         self._models: frozenset[str] = frozenset()
         self._slots = Slots(lambda name: name not in NODE_METRICS)
         self._ends = _Ends(self._slots)
+        self._stages = self._slots.timings("swapd_load_stage_duration_seconds")
         self._config_ok = False
         self._config_applied_s = 0.0
         self._renderer = Renderer()
@@ -128,6 +138,9 @@ class Metrics:
                 lost = cause in _LOST
                 name = "swapd_model_server_restarts_total" if lost else "swapd_evictions_total"
                 self._slots.counter(name).add((self._label(model), cause.value))
+            case FetchEnded(model=model, failure=failure):
+                result = _FETCHED if failure is None else failure.value
+                self._slots.counter("swapd_model_fetches_total").add((self._label(model), result))
             case EvictionBlocked(block=block):
                 self._slots.counter("swapd_eviction_blocked_total").add((block.value,))
             case Transitioned() | VerdictChanged() | NodeLoadChanged() | CoolingDown() | StaleFact():
@@ -192,6 +205,10 @@ class Metrics:
         if completion_tokens is not None:
             ends.completion_tokens.add(of_model, completion_tokens)
 
+    def first_byte(self, after: Duration) -> None:
+        """Count the last stage of a cold start: from the grant of a request to its first byte."""
+        self._stages.observe((Stage.FIRST_BYTE.value,), after / SECOND)
+
     async def page(self, accept: str) -> tuple[bytes, str]:
         """Return the page and its content type for an ``Accept`` header. Raises TooManyScrapesError."""
         if self._pages >= MAX_PAGES:
@@ -213,12 +230,12 @@ class Metrics:
 
     def _load_finished(self, note: LoadFinished) -> None:
         label = self._label(note.model)
-        self._slots.counter("swapd_model_loads_total").add((label, note.result.value))
+        self._slots.counter("swapd_model_loads_total").add((label, note.result.value, note.source.value))
         if note.result is not LoadResult.READY:
             return
         self._slots.timings("swapd_model_load_duration_seconds").observe((label,), note.duration / SECOND)
-        for stage, duration in note.stages.items():
-            self._slots.timings("swapd_load_stage_duration_seconds").observe((stage.value,), duration / SECOND)
+        for stage, duration in _stages(note).items():
+            self._stages.observe((stage.value,), duration / SECOND)
         if note.victims:
             self._slots.counter("swapd_swaps_total").add()
         if note.relapse:
@@ -234,4 +251,14 @@ class Metrics:
             config_applied_s=self._config_applied_s,
             loop_lag=self.heartbeat.lag(),
             driver=self._driver(),
+            cache=self._cache(),
         )
+
+
+def _stages(note: LoadFinished) -> dict[Stage, Duration]:
+    """Return how long each stage of a load took, those beside others in full."""
+    beside: dict[Stage, Duration] = {}
+    for span in note.timeline:
+        if span.stage in _BESIDE:
+            beside[span.stage] = Duration(beside.get(span.stage, 0) + span.end - span.begin)
+    return {**note.stages, **beside}

@@ -11,6 +11,7 @@ from swapd.core.promotion import report
 from swapd.core.reasons import PinnedBy, State, Verdict, WaitingFor
 from swapd.core.tiers import Tier
 from swapd.core.view import ModelView
+from swapd.metrics.cache import CACHE_METRICS
 from swapd.metrics.gpus import GPU_METRICS
 from swapd.metrics.now import Now, Samples, one
 from swapd.metrics.registry import UNKNOWN_MODEL
@@ -29,7 +30,9 @@ def model_state(model: ModelView) -> str:
     """Return the model's state in one word of ``MODEL_STATES``."""
     if model.instance is not None:
         return model.instance.state.value
-    return "absent" if model.cooling_until is None else "failed"
+    if model.cooling_until is not None:
+        return "failed"
+    return "absent" if model.cached_bytes is None else "cached"
 
 
 def _per_model(read: Callable[[ModelView], float | None]) -> Callable[[Now], Samples]:
@@ -140,5 +143,6 @@ NODE_METRICS: Mapping[str, Callable[[Now], Samples]] = {
     "swapd_model_declared_bytes": _per_model(lambda model: model.declared_bytes),
     "swapd_model_measured_bytes": _per_model(lambda model: model.measured_bytes),
     **GPU_METRICS,
+    **CACHE_METRICS,
 }
 """How each metric of the node's present state is read; the other declared metrics live in slots."""

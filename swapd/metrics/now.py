@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from swapd.core.ids import Duration
+from swapd.core.ids import Bytes, Duration
 from swapd.core.view import NodeView
 from swapd.metrics.slots import NO_LABELS, Labels
 
@@ -25,6 +25,25 @@ class DriverStats:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheNow:
+    """How the weight cache stands, as the room that keeps it says."""
+
+    #: on the disk or promised to a fetch
+    used: Bytes
+    limit: Bytes
+    #: thereof what is not the cache's own
+    foreign: Bytes
+    #: complete copies
+    copies: int
+    fetches_running: int
+    fetches_queued: int
+    #: since the start
+    fetched_bytes: int
+    evicted_copies: int
+    evicted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Now:
     """What the page says of this moment."""
 
@@ -39,6 +58,8 @@ class Now:
     loop_lag: Duration
     #: ``None``: there is no driver, the devices are virtual
     driver: DriverStats | None
+    #: ``None``: there is no weight cache
+    cache: CacheNow | None = None
 
 
 def one(read: Callable[[Now], float | None]) -> Callable[[Now], Samples]:

@@ -2,7 +2,7 @@
 
 Rules: base units with the unit last in the name, counters end in ``_total``, ratios are 0–1. The label ``model`` takes
 configured names only; whatever else a client sends is ``__unknown__``. Only the load duration is a histogram per model:
-50 models on eight GPUs make some 3,300 series. The defaults of the client library (``process_*``, ``python_*``) come
+50 models on eight GPUs make some 3,600 series. The defaults of the client library (``process_*``, ``python_*``) come
 on top.
 """
 
@@ -45,7 +45,8 @@ _MODELS: Final = (
     gauge(
         "swapd_model_state",
         ("model", "state"),
-        "1 for the state the model is in, 0 for the others; absent without an instance, failed during a cool-down.",
+        "1 for the state the model is in, 0 for the others. Without an instance: failed during a cool-down, else cached "
+        "if its weights are in the cache, else absent.",
     ),
     gauge("swapd_models", ("state",), "Number of configured models in each state."),
     gauge("swapd_model_pinned", ("model",), "1 when the model is pinned: never evicted."),
@@ -176,7 +177,12 @@ _REQUESTS: Final = (
 )
 
 _LOADS: Final = (
-    counter("swapd_model_loads_total", ("model", "result"), "Loads that have ended: ready, failed or aborted."),
+    counter(
+        "swapd_model_loads_total",
+        ("model", "result", "source"),
+        "Loads that have ended, ready, failed or aborted, by where their weights came from: remote, cache, page_cache, "
+        "wake.",
+    ),
     histogram(
         "swapd_model_load_duration_seconds",
         ("model",),
@@ -187,8 +193,16 @@ _LOADS: Final = (
         "swapd_load_stage_duration_seconds",
         ("stage",),
         LOAD_BUCKETS,
-        "The parts of the loads that became ready, by stage: drain, stop, release, spawn, load, warmup.",
+        "The parts of the loads that became ready, by stage: queued, drain, stop, release, fetch, page_cache, spawn, "
+        "load, warmup; fetch and page_cache in full, although they run beside others. first_byte: of each request that "
+        "waited for a load, from being sent to the engine to its first byte.",
     ),
+    gauge(
+        "swapd_model_load_time_seconds",
+        ("model", "source"),
+        "Median of the last five load times by where the weights came from; remote includes the fetch.",
+    ),
+    gauge("swapd_model_max_wait_seconds", ("model",), "The published cold-start promise: the model's max_wait."),
     counter("swapd_swaps_total", (), "Loads that became ready in the place of at least one evicted model."),
     counter(
         "swapd_model_relapses_total",
@@ -305,7 +319,33 @@ _NVML: Final = (
     counter("swapd_nvml_errors_total", ("function", "code"), "Calls into the driver's library that failed."),
 )
 
-METRICS: Final = (*_DAEMON, *_REQUESTS, *_MODELS, *_LOADS, *_VIABILITY, *_GPUS, *_NVML)
+_CACHE: Final = (
+    gauge(
+        "swapd_cache_bytes",
+        (),
+        "What lies in the weight cache's folder or is promised to a fetch; absent without a cache, like the next.",
+    ),
+    gauge("swapd_cache_capacity_bytes", (), "The most that the cache may take now, by max_size and keep_free."),
+    gauge("swapd_cache_foreign_bytes", (), "Files in the cache's folder that are not its own; never removed."),
+    gauge("swapd_cache_copies", (), "Complete copies of weights in the cache."),
+    gauge("swapd_cache_fetches", ("state",), "Fetches of weights: running, queued."),
+    counter("swapd_cache_fetched_bytes_total", (), "Bytes that have come from sources of weights."),
+    counter("swapd_cache_evicted_copies_total", (), "Copies that have left the cache to make room for others."),
+    counter("swapd_cache_evicted_bytes_total", (), "What these copies gave back to the disk."),
+    counter(
+        "swapd_model_fetches_total",
+        ("model", "result"),
+        "Fetches that have ended: fetched, or why not: cancelled, refused, unreachable, corrupt, too_large, disk.",
+    ),
+    gauge("swapd_model_cached_bytes", ("model",), "Size of the model's copy in the cache; absent when there is none."),
+    gauge(
+        "swapd_model_fetch_waiting",
+        ("model",),
+        "1 while the fetch of the model waits for room on the disk; absent otherwise.",
+    ),
+)
+
+METRICS: Final = (*_DAEMON, *_REQUESTS, *_MODELS, *_LOADS, *_VIABILITY, *_GPUS, *_NVML, *_CACHE)
 """Every metric, in the order of the page."""
 
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

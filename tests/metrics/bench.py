@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from swapd.core.ids import SECOND, Duration, Instant, ModelName
 from swapd.core.view import NodeView
 from swapd.metrics.collect import Metrics
-from swapd.metrics.now import DriverStats
+from swapd.metrics.now import CacheNow, DriverStats
 from tests.fakes.node_views import model_view, node_view
 
 
@@ -24,6 +24,7 @@ class Bench:
     reasons: tuple[str, ...] = ()
     wall: float = 1_700_000_000.0
     driver: DriverStats | None = None
+    cache: CacheNow | None = None
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(
@@ -32,6 +33,7 @@ class Bench:
             not_ready=lambda: self.reasons,
             version="1.2.3",
             driver=lambda: self.driver,
+            cache=lambda: self.cache,
             revision="abc",
             wall=lambda: self.wall,
         )

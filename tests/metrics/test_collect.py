@@ -144,9 +144,9 @@ async def test_loads_count_by_result_and_only_ready_ones_are_timed(bench: Bench)
     bench.metrics.observe(load_finished(result=LoadResult.ABORTED))
     bench.metrics.observe(load_finished(victims=()))
     series = await bench.series()
-    assert series["swapd_model_loads_total{model=m01,result=ready}"] == 2
-    assert series["swapd_model_loads_total{model=m01,result=failed}"] == 1
-    assert series["swapd_model_loads_total{model=m01,result=aborted}"] == 1
+    assert series["swapd_model_loads_total{model=m01,result=ready,source=cache}"] == 2
+    assert series["swapd_model_loads_total{model=m01,result=failed,source=remote}"] == 1
+    assert series["swapd_model_loads_total{model=m01,result=aborted,source=cache}"] == 1
     assert series["swapd_model_load_duration_seconds_count{model=m01}"] == 2
     assert series["swapd_model_load_duration_seconds_sum{model=m01}"] == 8
     assert series[f"swapd_load_stage_duration_seconds_sum{{stage={Stage.LOAD}}}"] == 6
