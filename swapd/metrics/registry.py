@@ -45,7 +45,7 @@ _MODELS: Final = (
     gauge(
         "swapd_model_state",
         ("model", "state"),
-        "1 for the state the model is in, 0 for the others. Without an instance: failed during a cool-down, else cached "
+        "1 for the state the model is in, 0 for the others. Without an instance: failed during a cool-down, cached "
         "if its weights are in the cache, else absent.",
     ),
     gauge("swapd_models", ("state",), "Number of configured models in each state."),
