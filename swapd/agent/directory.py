@@ -91,7 +91,7 @@ def _engine_options(name: ModelName, model: Model, settings: Settings) -> Engine
         engine=model.engine.value,
         command=model.command,
         args=model.args,
-        weights=None if model.weights is None else str(model.weights),
+        weights=None if model.local_weights is None else str(model.local_weights),
         env=model.env,
         cwd=str(settings.directory),
         aliases=model.aliases,

@@ -1,12 +1,13 @@
 """Warns of settings that work but that the operator may come to regret."""
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from swapd.config import room
 from swapd.config.compile import load_estimate
 from swapd.config.explain import Finding, at
 from swapd.config.schema import Settings
-from swapd.config.units import format_duration
+from swapd.config.units import format_duration, is_loopback
 from swapd.core.catalog import OnThrash
 from swapd.core.ids import SECOND, Duration
 
@@ -17,6 +18,7 @@ def advise(settings: Settings) -> Iterator[Finding]:
     yield from _pins(settings)
     yield from _uneven(settings)
     yield from _own_pins(settings)
+    yield from _unproven(settings)
     if settings.scheduling.protect_max_wait is None:
         reason = "with never, models in steady use keep others waiting without end"
         yield at(("scheduling", "protect_max_wait"), f"consider a duration such as 15s: {reason}")
@@ -66,6 +68,17 @@ def _uneven(settings: Settings) -> Iterator[Finding]:
             more = 1 << model.gpus.bit_length()
             reason = f"few models divide evenly by {model.gpus}, and NVLink domains are cut into halves"
             yield at(("models", name, "gpus"), f"consider {more // 2} or {more}: {reason}")
+
+
+def _unproven(settings: Settings) -> Iterator[Finding]:
+    """Warn of weights that anybody on the way could exchange: engines run what is in some of them."""
+    for name, model in settings.models.items():
+        source = model.source
+        if source is None or source.sha256 is not None or not source.source.startswith("http://"):
+            continue
+        if not is_loopback(urlsplit(source.source).hostname or ""):
+            where = ("models", name, "weights", "source")
+            yield at(where, "write https://, or add `sha256`: nothing else proves that nobody has changed the file")
 
 
 def _whole_seconds(duration: Duration) -> Duration:

@@ -11,7 +11,7 @@ from swapd.config.model import Model
 from swapd.config.problems import ConfigError, Problem
 from swapd.config.schema import Settings
 from swapd.config.units import approximate_size, format_duration
-from swapd.config.values import format_compute_capability
+from swapd.config.values import format_compute_capability, shown_source
 from swapd.core.catalog import NvlinkUse
 from swapd.core.ids import MILLISECOND, SECOND, Duration
 
@@ -72,7 +72,8 @@ def node_table(settings: Settings) -> Table:
 
 
 def _row(name: str, model: Model) -> tuple[str, ...]:
-    weights = model_weights(model)
+    weights, source = model_weights(model), model.source
+    first = f"about {format_duration(_rounded(load_estimate(model)))}"
     return (
         name,
         ", ".join(model.aliases),
@@ -82,8 +83,8 @@ def _row(name: str, model: Model) -> tuple[str, ...]:
         format_duration(model.max_wait),
         "yes" if model.pin else "",
         model.priority.name.lower(),
-        approximate_size(weights.size) if weights else "",
-        f"about {format_duration(_rounded(load_estimate(model)))}",
+        shown_source(source.source) if source else approximate_size(weights.size) if weights else "",
+        first if source is None else f"{first} after its fetch" if model.load_estimate else "after its fetch",
     )
 
 

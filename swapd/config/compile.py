@@ -6,6 +6,8 @@ revision covers exactly what needs a new process when it changes.
 
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from swapd.config.devices import Devices
@@ -18,7 +20,15 @@ from swapd.core.catalog import Catalog, Footprint, ModelSpec, NvlinkUse, Schedul
 from swapd.core.ids import SECOND, Bytes, Duration, ModelName
 from swapd.core.topology import DriverState, Gpu, NodeTopology
 
-__all__ = ["compile_catalog", "compile_topology", "host_bytes", "load_estimate", "model_weights", "reserved_ports"]
+__all__ = [
+    "compile_catalog",
+    "compile_topology",
+    "host_bytes",
+    "load_estimate",
+    "model_weights",
+    "reserved_ports",
+    "with_sizes",
+]
 
 #: a load's first guess: a fixed part, and the speed at which weights come in
 ESTIMATE_BASE: Final = Duration(2 * SECOND)
@@ -65,29 +75,39 @@ def host_bytes(devices: Devices) -> Bytes | None:
     return devices.host_memory
 
 
+def with_sizes(catalog: Catalog, settings: Settings, sizes: Mapping[ModelName, Bytes]) -> Catalog:
+    """Return the catalog with what follows from the sizes of fetched weights, as far as they are known by now."""
+    models = dict(catalog.models)
+    for name, spec in catalog.models.items():
+        if spec.fetched and name in sizes:
+            model, size = settings.models[name], sizes[name]
+            models[name] = replace(spec, load_timeout=_timeout(model, size), load_estimate=_estimate(model, size))
+    return replace(catalog, models=models)
+
+
 def model_weights(model: Model) -> Weights | None:
-    """Return size and fingerprint of a model's weights; ``None``: it names none, or they are gone meanwhile."""
-    if model.weights is None:
+    """Return size and fingerprint of weights that lie here; ``None``: there are none, or they are gone meanwhile."""
+    if model.local_weights is None:
         return None
     try:
-        return weigh(model.weights)
+        return weigh(model.local_weights)
     except (OSError, TooManyFilesError):
         return None
 
 
 def load_estimate(model: Model) -> Duration:
     """Return the expected load time before any was measured."""
-    return _estimate(model, model_weights(model))
+    return _estimate(model, _size(model_weights(model)))
 
 
-def _estimate(model: Model, weights: Weights | None) -> Duration:
+def _estimate(model: Model, size: Bytes) -> Duration:
     if model.load_estimate is not None:
         return model.load_estimate
-    return Duration(ESTIMATE_BASE + _size(weights) * SECOND // ESTIMATE_BYTES_PER_SECOND)
+    return Duration(ESTIMATE_BASE + size * SECOND // ESTIMATE_BYTES_PER_SECOND)
 
 
-def _timeout(model: Model, weights: Weights | None) -> Duration:
-    return Duration(model.load_timeout + _size(weights) * SECOND // TIMEOUT_BYTES_PER_SECOND)
+def _timeout(model: Model, size: Bytes) -> Duration:
+    return Duration(model.load_timeout + size * SECOND // TIMEOUT_BYTES_PER_SECOND)
 
 
 def _size(weights: Weights | None) -> Bytes:
@@ -105,7 +125,7 @@ def _spec(name: ModelName, model: Model) -> ModelSpec:
         concurrency=model.concurrency,
         max_queue=model.max_queue,
         max_wait=model.max_wait,
-        load_timeout=_timeout(model, weights),
+        load_timeout=_timeout(model, _size(weights)),
         load_stall=model.load_stall,
         stop_grace=model.stop.grace,
         has_stop_command=model.stop.command is not None,
@@ -113,15 +133,20 @@ def _spec(name: ModelName, model: Model) -> ModelSpec:
         nvlink=model.nvlink,
         gpu_name=model.gpu_name or "",
         min_compute_capability=model.min_compute_capability,
-        load_estimate=_estimate(model, weights),
+        load_estimate=_estimate(model, _size(weights)),
+        fetched=model.source is not None,
+        local_weights=weights is not None,
         revision=_revision(model, weights),
     )
 
 
 def _revision(model: Model, weights: Weights | None) -> str:
+    source = model.source
     content = {
         **model.model_dump(mode="json", include=set(_REVISION_KEYS)),
-        "weights": [str(model.weights), weights.fingerprint if weights else None],
+        "weights": [str(model.local_weights), weights.fingerprint if weights else None],
+        # as written: what is shown of a source leaves out what may make it another one
+        **({} if source is None else {"source": [source.source, *source.include, source.sha256]}),
         # any set of GPUs meets the other two words
         "nvlink_required": model.nvlink is NvlinkUse.REQUIRED,
     }

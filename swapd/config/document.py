@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticUndefined, core_schema
 from typing_extensions import override
 
-from swapd.config import devices, model, schema
+from swapd.config import cache, devices, model, schema
 from swapd.config.example import EXAMPLE
 from swapd.config.section import Section
 
@@ -26,12 +26,14 @@ _SECTIONS: Final[tuple[tuple[str, type[Section]], ...]] = (
     ("metrics", schema.Metrics),
     ("admin", schema.Admin),
     ("state", schema.State),
+    ("cache", cache.Cache),
     ("engines", schema.Engines),
     ("devices", devices.Devices),
     ("devices.virtual", devices.VirtualDevices),
     ("scheduling", schema.Scheduling),
     ("defaults", schema.Defaults),
     ("models.<name>", model.Model),
+    ("models.<name>.weights", cache.WeightsSource),
     ("models.<name>.health", model.Health),
     ("models.<name>.warmup", model.WarmupRequest),
     ("models.<name>.stop", model.Stop),
@@ -72,7 +74,8 @@ so. Keys with “Restart to change it” are read when the daemon starts.
 
 ## What is refused beyond single keys
 
-* a name or alias that stands for two models; a program, or weights, that this machine does not have
+* a name or alias that stands for two models; a program, or weights, that this machine does not have; a kind of
+  source whose package is not installed. Whether a source answers is not tried
 * a model that can never be placed: more GPUs or memory than the node has, or more GPUs than the pins leave
 * pins that need more GPUs together than there are, or than `max_pinned_gpus` allows
 * `on_thrash: pin` without `max_pinned_gpus`
@@ -85,8 +88,9 @@ any other whose topology matrix it is given (`--fixture`), and warns of models t
 takes such a configuration, and answers requests for such a model with the reason.
 
 A warning is given when a load is expected to take longer than `max_wait`, when pins take more than a quarter of the
-GPUs or may not all fit at once, when a model's number of GPUs is no power of two, when `protect_max_wait` is
-`never`, and when `on_thrash: pin` may take more than a quarter of virtual devices.
+GPUs or may not all fit at once, when a model's number of GPUs is no power of two, when weights come by `http://`
+from another machine without `sha256`, when `protect_max_wait` is `never`, and when `on_thrash: pin` may take more than
+a quarter of virtual devices.
 """
 
 

@@ -15,6 +15,9 @@ admin:
   socket: auto                  # the command line finds it by itself
 state:
   path: auto                    # measured load times survive a restart
+cache:
+  path: auto                    # weights that come from elsewhere are kept there …
+  keep_free: 10%                # … as long as the disk has room
 engines:
   ports: 20000-29999            # each engine gets a free one, on loopback
   on_exit: stop                 # or keep

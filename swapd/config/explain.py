@@ -21,6 +21,7 @@ _EXAMPLES: Final = {
     "count": "count: 2",
     "memory": "memory: 2GiB",
     "path": "path: /v1/completions",
+    "source": "source: hf://Qwen/Qwen3-8B@main",
     "body": "body: {prompt: hi, max_tokens: 1}",
 }
 

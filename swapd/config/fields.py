@@ -152,6 +152,29 @@ SizeOrNull = Annotated[
         "size or `null`", {"type": "string", "pattern": units.SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _NULL
     ),
 ]
+SizeOrAuto = Annotated[
+    Bytes | None,
+    PlainValidator(lambda value: None if value == "auto" else _positive_size(value)),
+    PlainSerializer(lambda value: "auto" if value is None else units.format_size(value), return_type=str),
+    _either(
+        "`auto` or size",
+        {"const": "auto"},
+        {"type": "string", "pattern": units.SIZE_PATTERN},
+        {"type": "integer", "minimum": 1},
+    ),
+]
+RateOrNone = Annotated[
+    Bytes | None,
+    PlainValidator(lambda value: None if value == "none" else units.parse_rate(value)),
+    PlainSerializer(lambda value: "none" if value is None else units.format_rate(value), return_type=str),
+    _either("`none` or size a second", {"const": "none"}, {"type": "string", "pattern": units.RATE_PATTERN}),
+]
+Share = Annotated[
+    float,
+    PlainValidator(units.parse_share),
+    PlainSerializer(units.format_share, return_type=str),
+    _text("share such as `10%`", units.SHARE_PATTERN),
+]
 #: ``None`` is ``off``
 HostMemory = Annotated[
     Bytes | Literal["auto"] | None,
@@ -227,6 +250,25 @@ FilePath = Annotated[
     PlainValidator(lambda value: Path(values.parse_path(value))),
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "minLength": 1, "x-form": "path"}),
+]
+WeightsPath = Annotated[
+    Path,
+    PlainValidator(lambda value: value if isinstance(value, Path) else Path(values.parse_weights_path(value))),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "minLength": 1, "x-form": "path"}),
+]
+SourceUrl = Annotated[
+    str,
+    BeforeValidator(values.parse_source),
+    PlainSerializer(values.shown_source, return_type=str),
+    _text("URL", rf"^({'|'.join(values.SOURCE_SCHEMES)})://"),
+]
+Patterns = Annotated[tuple[Annotated[str, BeforeValidator(values.parse_pattern)], ...], PlainSerializer(list)]
+Sha256OrNull = Annotated[
+    str | None,
+    PlainValidator(values.parse_sha256),
+    PlainSerializer(lambda value: value),
+    _either("64 hexadecimal digits, or `null`", {"type": "string", "pattern": values.SHA256_PATTERN}, _NULL),
 ]
 FilePathOrAuto = Annotated[
     Path | None,

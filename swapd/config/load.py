@@ -75,7 +75,7 @@ def _is_text(where: Where) -> bool:
     match where:
         case ("models", _, key, _):
             return key in _TEXT_LISTS
-        case ("models", _, "stop", "command", _):
+        case ("models", _, "stop", "command", _) | ("models", _, "weights", "include", _):
             return True
         case _:
             return False
@@ -113,20 +113,22 @@ def _without(value: dict[str, object], places: list[Where]) -> dict[str, object]
 def _anchored(settings: Settings, directory: Path) -> Settings:
     """Make relative paths absolute."""
     models = {name: _anchored_model(model, directory) for name, model in settings.models.items()}
-    admin, state = settings.admin, settings.state
+    admin, state, cache = settings.admin, settings.state, settings.cache
     if admin.socket is not None:
         admin = admin.model_copy(update={"socket": _absolute(admin.socket, directory)})
     if state.path is not None:
         state = state.model_copy(update={"path": _absolute(state.path, directory)})
-    anchored = settings.model_copy(update={"models": models, "admin": admin, "state": state})
+    if cache.path is not None:
+        cache = cache.model_copy(update={"path": _absolute(cache.path, directory)})
+    anchored = settings.model_copy(update={"models": models, "admin": admin, "state": state, "cache": cache})
     anchored._directory = directory  # noqa: SLF001  # the one place that knows it
     return anchored
 
 
 def _anchored_model(model: Model, directory: Path) -> Model:
     changed: dict[str, object] = {"command": _anchored_program(model.command, directory)}
-    if model.weights is not None:
-        changed["weights"] = _absolute(model.weights, directory)
+    if model.local_weights is not None:
+        changed["weights"] = _absolute(model.local_weights, directory)
     if model.stop.command is not None:
         stop_command = _anchored_program(model.stop.command, directory)
         changed["stop"] = model.stop.model_copy(update={"command": stop_command})

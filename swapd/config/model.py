@@ -5,11 +5,13 @@ fits the node, is checked in ``files`` and ``checks``.
 """
 
 import enum
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, PlainSerializer, PlainValidator, Tag, WithJsonSchema
 
 from swapd.config import fields
+from swapd.config.cache import Weights, WeightsSource
 from swapd.config.section import Section
 from swapd.config.units import show
 from swapd.core.catalog import NvlinkUse, Priority
@@ -112,9 +114,10 @@ class Model(Section):
     """Base URL of the server, for `external` only; on this machine's loopback. A path in it is asked instead of
     `health.path`."""
 
-    weights: fields.FilePath | None = None
-    """File or directory with the model's weights, relative to the configuration file. Its size sets the first guess of
-    the load time and lengthens `load_timeout`; when it changes, the model is loaded again."""
+    weights: Weights | None = None
+    """The model's weights: a file or directory of this machine, relative to the configuration file, or the keys below
+    for weights that come from elsewhere. Their size sets the first guess of the load time and lengthens
+    `load_timeout`; when they change, the model is loaded again."""
 
     gpus: fields.Count = 1
     """How many GPUs the model needs."""
@@ -195,3 +198,13 @@ class Model(Section):
 
     priority: PriorityName = Priority.NORMAL
     """`high`, `normal` or `low`: which waiting model is loaded first; age decides within a class."""
+
+    @property
+    def local_weights(self) -> Path | None:
+        """Where on this machine the weights lie; ``None``: they come through the cache, or there are none."""
+        return self.weights if isinstance(self.weights, Path) else None
+
+    @property
+    def source(self) -> WeightsSource | None:
+        """Where the weights are fetched from; ``None``: they are not."""
+        return self.weights if isinstance(self.weights, WeightsSource) else None

@@ -1,9 +1,10 @@
-"""Decides where the admin socket, the state and the engines' logs lie when the configuration says ``auto``.
+"""Decides where admin socket, state, engines' logs and weight cache lie when the configuration says ``auto``.
 
 The daemon chooses the first place it can use and makes directories of its own private to the user; the command line
 looks in all the places in which a daemon could have put its socket.
 """
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -17,6 +18,7 @@ SOCKET_NAME: Final = "admin.sock"
 STATE_NAME: Final = "state.db"
 _RUN: Final = Path("/run/swapd")
 _VAR_LIB: Final = Path("/var/lib/swapd")
+_VAR_CACHE: Final = Path("/var/cache/swapd")
 
 
 class PathError(OSError):
@@ -63,6 +65,18 @@ def log_dir(settings: Settings, environ: Mapping[str, str] = os.environ) -> Path
     directory = _first(environ, "LOGS_DIRECTORY") or state_path(settings, environ).parent / "logs"
     _make(directory)
     return directory
+
+
+def cache_dir(settings: Settings, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the weight cache; it is made only when a model needs it."""
+    if settings.cache.path is not None:
+        return settings.cache.path
+    if given := _first(environ, "CACHE_DIRECTORY"):
+        return given
+    if not _writable(_VAR_CACHE):
+        with contextlib.suppress(PathError):  # without a home, whoever makes the folder finds out
+            return _home(environ) / ".cache" / "swapd"
+    return _VAR_CACHE
 
 
 def _first(environ: Mapping[str, str], name: str) -> Path | None:

@@ -1,10 +1,12 @@
 """Refuses settings that name programs or weights this machine does not have."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from swapd.config.cache import WeightsSource
 from swapd.config.explain import Finding, at, dotted
 from swapd.config.files import MAX_FILES, TooManyFilesError, find_program, weigh
 from swapd.config.model import EngineKind, Model
@@ -16,12 +18,21 @@ from swapd.config.units import show
 #: what is started when a model gives no command of its own
 USUAL_PROGRAMS: Final = {EngineKind.LLAMA_SERVER: "llama-server", EngineKind.VLLM: "vllm"}
 
+#: the package that reads a kind of source, and what brings it
+_READERS: Final = {
+    "hf": ("huggingface_hub", "swapd[hf]"),
+    "s3": ("s3fs", "swapd[s3]"),
+    "gs": ("gcsfs", "gcsfs"),
+    "az": ("adlfs", "adlfs"),
+}
+
 
 def check(settings: Settings) -> Iterator[Finding]:
     """Yield place and sentence of everything that is not there."""
     for name, model in settings.models.items():
         where: Where = ("models", name)
-        yield from _weights((*where, "weights"), model.weights)
+        yield from _weights((*where, "weights"), model.local_weights)
+        yield from _reader((*where, "weights", "source"), model.source)
         if model.command:
             yield from _program((*where, "command"), model.command[0], model, settings.directory)
         elif model.engine in USUAL_PROGRAMS:
@@ -46,9 +57,16 @@ def _weights(where: Where, path: Path | None) -> Iterator[Finding]:
             yield at(where, f"let the daemon's user read {path}")
 
 
+def _reader(where: Where, weights: WeightsSource | None) -> Iterator[Finding]:
+    scheme = "" if weights is None else weights.source.partition("://")[0]
+    needed, extra = _READERS.get(scheme, ("", ""))
+    if needed and importlib.util.find_spec(needed) is None:
+        yield at(where, f"install {extra}: {scheme}:// needs {needed}, which is not there")
+
+
 def _program(where: Where, program: str, model: Model, directory: Path) -> Iterator[Finding]:
-    if model.weights is not None:
-        program = program.replace("{weights}", str(model.weights))
+    if model.local_weights is not None:
+        program = program.replace("{weights}", str(model.local_weights))
     if uses((program,)) or find_program(program, directory, model.env.get("PATH")) is not None:
         return
     if "/" in program:

@@ -2,8 +2,8 @@
 
 The text under a field says what the key means, its unit, and why its default is what it is; the reference page and the
 JSON Schema for editors are made from it. Fields hold parsed values (durations in nanoseconds, sizes in bytes). What one
-model may say stands in ``model``, what it is placed on in ``devices``, checks that need more than one key in
-``checks``.
+model may say stands in ``model``, what it is placed on in ``devices``, where its weights are kept in ``cache``, checks
+that need more than one key in ``checks``.
 """
 
 import enum
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from swapd.config import fields, units
+from swapd.config.cache import Cache
 from swapd.config.devices import Devices, DevicesOrAuto
 from swapd.config.model import Model
 from swapd.config.section import Section
@@ -193,6 +194,9 @@ class Settings(Section):
 
     state: State = State()
     """What survives a restart."""
+
+    cache: Cache = Cache()
+    """The node's cache of weights that come from elsewhere."""
 
     engines: Engines = Engines()
     """What all engines have in common."""

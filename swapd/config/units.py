@@ -36,6 +36,8 @@ _SIZE_UNITS: Final = {
 _NUMBER: Final = r"[0-9]{1,19}(?:\.[0-9]{1,9})?"
 DURATION_PATTERN: Final = rf"^(?:0|(?:{_NUMBER}(?:d|h|ms|us|ns|m|s))+)$"
 SIZE_PATTERN: Final = rf"^{_NUMBER} ?(?:TiB|GiB|MiB|KiB|TB|GB|MB|kB|KB|B)$"
+SHARE_PATTERN: Final = r"^[0-9]{1,2}(?:\.[0-9]{1,2})?%$"
+RATE_PATTERN: Final = rf"^{_NUMBER} ?(?:TiB|GiB|MiB|KiB|TB|GB|MB|kB|KB|B) ?/s$"
 PORTS_PATTERN: Final = r"^[0-9]{1,5}-[0-9]{1,5}$"
 LISTEN_PATTERN: Final = r"^(?:\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]*):[0-9]{1,5}$"
 
@@ -218,6 +220,36 @@ def format_listen(listen: Listen) -> str:
     """Return what ``parse_listen`` reads back."""
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     return f"{host}:{listen.port}"
+
+
+def parse_share(value: object) -> float:
+    """Return 0.1 for ``10%``; 0 to below 1. Raises ValueError with a sentence."""
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    if not isinstance(value, str) or not re.fullmatch(SHARE_PATTERN, value.strip()):
+        raise ValueError(f"write a share of the whole such as 10%, below 100%, not {show(value)}")
+    return float(Fraction(value.strip().removesuffix("%")) / 100)
+
+
+def format_share(share: float) -> str:
+    """Return what ``parse_share`` reads back."""
+    return f"{share * 100:g}%"
+
+
+def parse_rate(value: object) -> Bytes:
+    """Return bytes a second for ``100MB/s``. Raises ValueError with a sentence."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not re.fullmatch(RATE_PATTERN, text):
+        raise ValueError(f"write a rate such as 100MB/s, not {show(value)}")
+    rate = parse_size(text.removesuffix("/s").rstrip())
+    if rate == 0:
+        raise ValueError("write a rate above 0, for example 100MB/s")
+    return rate
+
+
+def format_rate(rate: Bytes) -> str:
+    """Return what ``parse_rate`` reads back."""
+    return f"{format_size(rate)}/s"
 
 
 def parse_min_residency(value: object) -> MinResidency:

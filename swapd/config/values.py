@@ -9,7 +9,7 @@ import re
 import signal
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from swapd.config.units import is_loopback, show
 
@@ -18,6 +18,10 @@ NAME_PATTERN: Final = r"^[^,\s\x00-\x1f\x7f](?:[^,\x00-\x1f\x7f]*[^,\s\x00-\x1f\
 #: the label under which metrics count requests for models that are not configured
 RESERVED_NAME: Final = "__unknown__"
 CAPABILITY_PATTERN: Final = r"^[1-9][0-9]?\.[0-9]$"
+SHA256_PATTERN: Final = r"^[0-9A-Fa-f]{64}$"
+#: where weights can come from; the weight cache has a reader for each
+SOURCE_SCHEMES: Final = ("file", "https", "http", "hf", "s3", "gs", "az")
+_SOURCE_EXAMPLES: Final = ("hf://Qwen/Qwen3-8B@main", "https://example.org/m01.gguf")
 
 
 def _refuse(sentence: str) -> NoReturn:
@@ -155,6 +159,65 @@ def parse_compute_capability(value: object) -> tuple[int, int] | None:
 def format_compute_capability(value: tuple[int, int]) -> str:
     """Return what ``parse_compute_capability`` reads back."""
     return f"{value[0]}.{value[1]}"
+
+
+def parse_weights_path(value: object) -> str:
+    """Return the path of weights on this machine, as written."""
+    if isinstance(value, str) and re.match(r"[A-Za-z][A-Za-z0-9+]*://", value):
+        # not quoted: it may hold a secret
+        _refuse("write {source: URL} for weights that come from elsewhere, or a path for those that lie here")
+    return parse_path(value)
+
+
+def parse_source(value: object) -> str:
+    """Return the URL that weights come from. No error quotes it, because it may hold a secret."""
+    scheme, separator, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
+    if not separator:
+        _refuse(f"write where the weights come from, for example {' or '.join(_SOURCE_EXAMPLES[:2])}")
+    if scheme not in SOURCE_SCHEMES:
+        _refuse(f"write a source that begins with {', '.join(f'{known}://' for known in SOURCE_SCHEMES)}")
+    if not re.fullmatch(r"[!-~]+", rest):
+        _refuse("leave out spaces and write other special characters of the source as in any URL, %20 for a space")
+    if scheme == "file" and not re.fullmatch(r"(localhost)?/.+", rest):
+        _refuse("write an absolute path after file://, for example file:///mnt/models/m01.gguf")
+    if scheme == "hf" and not re.fullmatch(r"[^/@]+(/[^/@]+)?(@[^@]+)?", rest):
+        _refuse("write hf://organisation/name or hf://organisation/name@revision")
+    if scheme != "file" and not _host(f"{scheme}://{rest}"):
+        _refuse(f"write host or bucket after {scheme}://")
+    return f"{scheme}://{rest}"
+
+
+def _host(url: str) -> str:
+    try:
+        _ = urlsplit(url).port  # which raises for a port that is none
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def shown_source(source: str) -> str:
+    """Return a source without what must not be shown: credentials, and the query, which may be a signature."""
+    parts = urlsplit(source)
+    if parts.scheme == "hf":
+        return source
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def parse_sha256(value: object) -> str | None:
+    """Return a SHA-256 checksum in lower case, or ``None`` for none."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.fullmatch(SHA256_PATTERN, value):
+        _refuse(f"write the 64 hexadecimal digits that sha256sum prints, in quotes, not {show(value)}")
+    return value.lower()
+
+
+def parse_pattern(value: object) -> str:
+    """Return a pattern of file names below a source."""
+    text = parse_text(value)
+    if not text or text.startswith("/"):
+        _refuse(f'write a pattern of names below the source, for example "*.safetensors", not {show(value)}')
+    return text
 
 
 def parse_path(value: object) -> str:

@@ -68,6 +68,7 @@ def test_the_core_is_told_everything_about_a_model(understood: Understood) -> No
         gpu_name="*h100*",
         min_compute_capability=(9, 0),
         load_estimate=Duration(3 * SECOND),
+        local_weights=True,
         revision=made.revision,
     )
     assert made.revision
