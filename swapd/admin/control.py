@@ -37,6 +37,9 @@ class Control(Protocol):
     def report(self) -> dict[str, object]:
         """Return the promotion report; must not wait for anything."""
 
+    def timelines(self, model: ModelName | None) -> dict[str, object]:
+        """Return the timelines of a model's last loads, or of everybody's; must not wait for anything."""
+
     def arrivals(self) -> AsyncGenerator[bytes, None]:
         """Yield the requests that are on record, as CSV: ``unix_s,model,service_s``, not in order of time."""
 

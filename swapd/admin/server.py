@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from swapd.admin import unix_socket
+from swapd.admin import timeline, unix_socket
 from swapd.admin.control import Control, Result
 from swapd.admin.events import EventHub, TooManyReadersError
 from swapd.admin.unix_socket import AdminSocketError
@@ -66,6 +66,7 @@ def admin_app(control: Control, hub: EventHub) -> web.Application:
     app.router.add_get("/v1/topology", handlers.topology)
     app.router.add_get("/v1/report", handlers.report)
     app.router.add_get("/v1/events", handlers.events)
+    app.router.add_routes(timeline.routes(control))
     app.router.add_get("/v1/trace", handlers.trace)
     app.router.add_get("/v1/trace/models", handlers.trace_models)
     app.router.add_post("/v1/models/{model:.+}/load", handlers.load)

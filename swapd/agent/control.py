@@ -8,9 +8,11 @@ from typing import Protocol
 from swapd.admin.control import Result
 from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, ProcessInfo, status_document
+from swapd.admin.timeline import timeline_document
 from swapd.agent.directory import Directory
 from swapd.agent.operators import Operators
 from swapd.agent.reload import Reloader
+from swapd.agent.timelines import Timelines
 from swapd.core.commands import Answer
 from swapd.core.events import LoadOrdered, NodeDrainOrdered, NodeUndrainOrdered, PinOrdered, UnloadOrdered
 from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName
@@ -45,6 +47,7 @@ class AgentControl:
         extras: Callable[[NodeView], Extras],
         view: Callable[[], NodeView],
         arrivals: Callable[[], AsyncGenerator[bytes, None]],
+        timelines: Timelines,
         driver: Driver | None = None,
     ) -> None:
         """Take what the daemon is made of.
@@ -59,6 +62,7 @@ class AgentControl:
         self._extras = extras
         self._view = view
         self.arrivals = arrivals
+        self._timelines = timelines
         self._driver = driver
 
     def resolve(self, name: str) -> ModelName | None:
@@ -78,6 +82,10 @@ class AgentControl:
     def report(self) -> dict[str, object]:
         """Return the promotion report."""
         return report_document(self._view())
+
+    def timelines(self, model: ModelName | None) -> dict[str, object]:
+        """Return the timelines of a model's last loads, or of everybody's."""
+        return timeline_document(self._timelines.of(model))
 
     def model_list(self) -> str:
         """Return the models as CSV: ``model,gpus,load_s``, with the load times expected now."""

@@ -32,6 +32,7 @@ from swapd.agent.recorder import FlightRecorder
 from swapd.agent.reload import Reloader
 from swapd.agent.requests import RequestObserver
 from swapd.agent.signals import Signals
+from swapd.agent.timelines import Timelines
 from swapd.agent.translate import exit_limit, instance_settings, listen, proxy_settings
 from swapd.aio.clock import monotonic_now
 from swapd.aio.supervise import Tasks
@@ -102,6 +103,7 @@ class Daemon:
         )
         self._gpus = gpu_room(settings, self._surroundings(library))
         self._metrics = self._first_metrics()
+        self._timelines = Timelines(now=_now, wall=time.time)
         services = self._proxy_services()
         self._front = FrontDoor(services, proxy_settings(settings))
         self._operators = Operators(post=self._post, next_request=self._next_request)
@@ -121,6 +123,7 @@ class Daemon:
             extras=self._extras,
             view=self.view,
             arrivals=self._arrivals.read,
+            timelines=self._timelines,
             driver=self._gpus,
         )
         self._data_runner = self._front.runner()
@@ -174,7 +177,10 @@ class Daemon:
             options=self._directory.route_options,
             allowed=self._directory.allowed,
             finished=RequestObserver(
-                self._metrics, max_wait=self._max_waits.get, arrived=self._arrivals.record
+                self._metrics,
+                max_wait=self._max_waits.get,
+                arrived=self._arrivals.record,
+                first_byte=self._timelines.first_byte,
             ).finished,
             tasks=self._tasks,
             random=random.Random().random,  # noqa: S311 - spreads retries, guards nothing
@@ -307,6 +313,8 @@ class Daemon:
     def _noted(self, note: Note) -> None:
         self._metrics.observe(note)
         self._hub.publish(note)
+        if isinstance(note, LoadFinished):
+            self._timelines.finished(note)
         match note:
             case LoadFinished(result=LoadResult.READY):
                 self._history.record_load(note.model, note.source, note.load_time, note.stages)

@@ -5,8 +5,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from swapd.core.ids import SECOND, Duration, ModelName
-from swapd.core.reasons import Outcome
+from swapd.core.ids import SECOND, Duration, InstanceId, ModelName
+from swapd.core.reasons import Outcome, Stage
 from swapd.metrics.collect import Metrics
 from swapd.proxy.record import RequestRecord
 
@@ -28,14 +28,29 @@ class Arrived(Protocol):
         """``ago``: since it came to the core; ``served``: since its grant, ``None``: it never had one."""
 
 
+class FirstByte(Protocol):
+    """Takes note of the first byte that a request got that had waited for a load."""
+
+    def __call__(self, instance: InstanceId, *, ago: Duration) -> None:
+        """``ago``: since that byte."""
+
+
 class RequestObserver:
     """Takes one record per request."""
 
-    def __init__(self, metrics: Metrics, *, max_wait: Callable[[ModelName], Duration | None], arrived: Arrived) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        max_wait: Callable[[ModelName], Duration | None],
+        arrived: Arrived,
+        first_byte: FirstByte,
+    ) -> None:
         """``max_wait`` returns a model's cold-start promise, ``None`` once the model is gone."""
         self._metrics = metrics
         self._max_wait = max_wait
         self._arrived = arrived
+        self._first_byte = first_byte
         # bound once: finding the way to the log anew costs a microsecond each time
         self._log = _log.bind()
 
@@ -57,6 +72,7 @@ class RequestObserver:
         )
         if record.model is not None and record.request is not None:
             self._arrived(record.model, ago=Duration(record.waited + (record.served or 0)), served=record.served)
+        stages = self._cold_stages(record) if record.cold_start else None
         outcome = record.outcome
         broken = code >= 500 or outcome is _UPSTREAM_FAILED or outcome is _CUT
         write = self._log.warning if broken else self._log.info
@@ -72,6 +88,7 @@ class RequestObserver:
             reason=record.reason,
             outcome=outcome,
             cold_start=record.cold_start,
+            stages=stages,
             waited_s=round(record.waited / SECOND, 4),
             ttfb_s=None if record.ttfb is None else round(record.ttfb / SECOND, 4),
             duration_s=round(record.duration / SECOND, 4),
@@ -81,15 +98,25 @@ class RequestObserver:
             completion_tokens=record.completion_tokens,
         )
 
+    def _cold_stages(self, record: RequestRecord) -> dict[str, float]:
+        """Return the seconds of each stage that the request went through, and tell of its first byte."""
+        stages = {stage.value: round(duration / SECOND, 4) for stage, duration in record.stages.items()}
+        if record.ttfb is not None and record.served is not None and record.instance is not None:
+            after_grant = Duration(max(0, record.ttfb - (record.duration - record.served)))
+            stages[Stage.FIRST_BYTE.value] = round(after_grant / SECOND, 4)
+            self._metrics.first_byte(after_grant)
+            self._first_byte(record.instance, ago=Duration(record.duration - record.ttfb))
+        return stages
+
     def _promise_kept(self, record: RequestRecord) -> bool | None:
         """Say whether the first byte of a cold start came within the promise; ``None`` when nothing was promised.
 
-        A refusal after waiting for a load is a broken promise; a refusal at once is none, and neither is a client that
-        leaves or a wait for a slot at a resident engine.
+        A refusal after waiting for a load is a broken promise; a refusal at once is none, and neither is a wait for a
+        slot at a resident engine. A client that leaves before its time is up has not let the promise be kept.
         """
-        if record.model is None or record.outcome is _CANCELLED:
-            return None
-        promise = self._max_wait(record.model)
+        promise = None if record.model is None else self._max_wait(record.model)
         if promise is None:
+            return None
+        if record.ttfb is None and record.outcome is _CANCELLED and record.duration <= promise:
             return None
         return record.ttfb is not None and record.ttfb <= promise

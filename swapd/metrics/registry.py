@@ -154,7 +154,7 @@ _REQUESTS: Final = (
         "swapd_cold_start_promise_total",
         ("model", "kept"),
         "Requests that had to wait for a load, by whether their first byte came within the model's max_wait; a refusal "
-        "after waiting is not kept. Not counted: refused at once, left by the client, waited for a slot only.",
+        "after waiting is not kept. Not counted: refused at once, left by the client in time, waited for a slot only.",
     ),
     counter("swapd_rejections_total", ("model", "reason"), "Requests refused, by reason."),
     counter(

@@ -38,6 +38,7 @@ def control(view: NodeView, driver: FakeDriver | None, *not_ready: str) -> Agent
         extras=lambda _: extras(not_ready=not_ready),
         view=lambda: view,
         arrivals=nothing,
+        timelines=nothing,
         driver=driver,
     )
 

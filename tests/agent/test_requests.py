@@ -7,8 +7,8 @@ import pytest
 import structlog
 
 from swapd.agent.requests import RequestObserver
-from swapd.core.ids import SECOND, Duration, ModelName, RequestId, seconds
-from swapd.core.reasons import Outcome, Rejection
+from swapd.core.ids import SECOND, Duration, InstanceId, ModelName, RequestId, seconds
+from swapd.core.reasons import Outcome, Rejection, Stage
 from swapd.proxy.record import RequestRecord
 
 SERVED = RequestRecord(
@@ -39,15 +39,36 @@ class CountingMetrics:
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
+        self.first_bytes: list[Duration] = []
+
+    def first_byte(self, after: Duration) -> None:
+        self.first_bytes.append(after)
 
     def request_finished(self, model: str | None, **facts: Any) -> None:
         self.told.append({"model": model, **facts})
 
 
+class FirstBytes(list[tuple[InstanceId, Duration]]):
+    """Keeps which instances have begun to answer, and how long ago."""
+
+    def __call__(self, instance: InstanceId, *, ago: Duration) -> None:
+        self.append((instance, ago))
+
+
+def _observed(record: RequestRecord, promise: Duration | None) -> tuple[CountingMetrics, FirstBytes]:
+    metrics, begun = CountingMetrics(), FirstBytes()
+    observer = RequestObserver(
+        metrics,  # type: ignore[arg-type]
+        max_wait=lambda _: promise,
+        arrived=lambda *_, **__: None,
+        first_byte=begun,
+    )
+    observer.finished(record)
+    return metrics, begun
+
+
 def _told(record: RequestRecord, promise: Duration | None = Duration(10 * SECOND)) -> dict[str, Any]:
-    metrics = CountingMetrics()
-    RequestObserver(metrics, max_wait=lambda _: promise, arrived=lambda *_, **__: None).finished(record)  # type: ignore[arg-type]
-    [told] = metrics.told
+    [told] = _observed(record, promise)[0].told
     return told
 
 
@@ -79,6 +100,8 @@ def test_the_facts_of_a_request_reach_the_metrics_unchanged() -> None:
         ({"cold_start": False, "reason": Rejection.WAIT_TIMEOUT, "ttfb": None, "outcome": Outcome.REJECTED}, None),
         ({"cold_start": False, "reason": Rejection.QUEUE_FULL, "ttfb": None, "outcome": Outcome.REJECTED}, None),
         ({"outcome": Outcome.CANCELLED, "ttfb": None}, None),
+        ({"outcome": Outcome.CANCELLED, "ttfb": None, "duration": seconds(11)}, False),
+        ({"outcome": Outcome.CANCELLED}, True),
     ],
     ids=[
         "late",
@@ -89,6 +112,8 @@ def test_the_facts_of_a_request_reach_the_metrics_unchanged() -> None:
         "resident, refused after waiting for a slot",
         "refused at once",
         "client left",
+        "client left when its time was up",
+        "client left in the middle of its answer",
     ],
 )
 def test_a_cold_start_keeps_its_promise_only_with_a_first_byte_in_time(
@@ -115,3 +140,32 @@ def test_broken_answers_stand_out_in_the_log(change: dict[str, Any], level: str)
         _told(msgspec.structs.replace(SERVED, **change))
     [line] = lines
     assert (line["log_level"], line["request_id"], line["model"]) == (level, "abc", "m01")
+
+
+COLD = msgspec.structs.replace(
+    SERVED,
+    instance=InstanceId(9),
+    stages={Stage.QUEUED: seconds(0.5), Stage.FETCH: seconds(1), Stage.LOAD: seconds(0.5)},
+    # half a second before it came to the core, two in the queue, the first byte a second after the grant
+    ttfb=seconds(3.5),
+    duration=seconds(5.5),
+    served=seconds(3),
+)
+
+
+def test_the_first_byte_of_a_cold_start_is_told_once_from_the_grant_on() -> None:
+    with structlog.testing.capture_logs() as lines:
+        metrics, begun = _observed(COLD, None)
+    assert metrics.first_bytes == [seconds(1)]
+    assert begun == [(InstanceId(9), seconds(2))]
+    assert lines[0]["stages"] == {"queued": 0.5, "fetch": 1.0, "load": 0.5, "first_byte": 1.0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cold_start": False}, {"ttfb": None}, {"instance": None, "served": None}],
+    ids=["resident", "no byte", "no grant"],
+)
+def test_other_requests_tell_of_no_first_byte(change: dict[str, Any]) -> None:
+    metrics, begun = _observed(msgspec.structs.replace(COLD, **change), None)
+    assert (metrics.first_bytes, begun) == ([], [])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from swapd.admin.control import Result
 from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, status_document
+from swapd.admin.timeline import Timeline, timeline_document
 from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.view import NodeView
 from swapd.kube.annotations import annotations
@@ -33,6 +34,8 @@ class FakeControl:
     result: Result = field(default_factory=lambda: Result(ok=True, detail="done"))
     #: other results than `result`, by name of the order
     results: dict[object, Result] = field(default_factory=dict)
+    #: what `timelines` tells of
+    kept: list[Timeline] = field(default_factory=list)
     #: what `arrivals` yields
     recorded: list[bytes] = field(default_factory=list)
     asked: list[tuple[object, ...]] = field(default_factory=list)
@@ -50,6 +53,9 @@ class FakeControl:
 
     def report(self) -> dict[str, object]:
         return report_document(self.view)
+
+    def timelines(self, model: ModelName | None) -> dict[str, object]:
+        return timeline_document([one for one in self.kept if model is None or one.load.model == model])
 
     async def arrivals(self) -> AsyncGenerator[bytes, None]:
         for chunk in self.recorded:
