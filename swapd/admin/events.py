@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from swapd.admin.timeline import stages_document
 from swapd.core.commands import Note
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, Instant, gpu_indices
 
@@ -125,6 +126,8 @@ def event_document(note: Note) -> dict[str, object]:
             document[f"{item.name}_s"] = round(value / SECOND, 3)
         elif item.type is Bytes:
             document[f"{item.name}_bytes"] = value
+        elif item.name == "timeline":
+            document["timeline"] = stages_document(value)
         elif item.name == "stages":
             document["stages_s"] = {stage.value: round(duration / SECOND, 3) for stage, duration in value.items()}
         elif item.type is not Instant:  # a moment of the daemon's own clock means nothing outside

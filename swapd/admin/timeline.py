@@ -47,6 +47,11 @@ def timeline_document(timelines: Sequence[Timeline]) -> Json:
     return {"loads": [_load(timeline) for timeline in timelines]}
 
 
+def stages_document(spans: Sequence[StageSpan]) -> list[Json]:
+    """Return the bars of a timeline, in the order of ``spans``."""
+    return [{"stage": span.stage.value, "begin_s": _seconds(span.begin), "end_s": _seconds(span.end)} for span in spans]
+
+
 def routes(control: Control) -> list[web.RouteDef]:
     """Return the routes; a model without a load has an empty list."""
 
@@ -79,9 +84,7 @@ def _load(timeline: Timeline) -> Json:
         "victims": list(load.victims),
         "failure": None if load.failure is None else load.failure.value,
         "detail": load.detail or None,
-        "stages": [
-            {"stage": span.stage.value, "begin_s": _seconds(span.begin), "end_s": _seconds(span.end)} for span in spans
-        ],
+        "stages": stages_document(spans),
     }
 
 

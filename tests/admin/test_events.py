@@ -16,6 +16,7 @@ from swapd.core.commands import (
     Note,
     Placed,
     ReleaseConfirmed,
+    StageSpan,
     Transitioned,
 )
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
@@ -121,6 +122,7 @@ def test_durations_are_seconds_and_long_texts_are_cut() -> None:
         victims=(ModelName("m02"),),
         failure=LoadFailure.EXITED,
         detail="x" * 100_000,
+        timeline=(StageSpan(Stage.LOAD, Duration(SECOND), Duration(2_500_000_000)),),
     )
     shown = event_document(note)
     assert shown == {
@@ -136,7 +138,9 @@ def test_durations_are_seconds_and_long_texts_are_cut() -> None:
         "failure": "exited",
         "detail": "x" * 2000 + "…",
         "relapse": False,
+        "timeline": [{"stage": "load", "begin_s": 1.0, "end_s": 2.5}],
     }
+    assert json.dumps(shown)
     assert type(shown["result"]) is str
 
 
