@@ -4,6 +4,7 @@ from typing import assert_never
 
 import structlog
 
+from swapd.admin.timeline import stages_document
 from swapd.core.commands import (
     Answer,
     Check,
@@ -205,6 +206,7 @@ def _narrate_load(note: LoadFinished) -> None:
         load_s=_s(note.load_time),
         swap_s=_s(note.duration),
         stages={stage.value: _s(duration) for stage, duration in note.stages.items()},
+        timeline=stages_document(note.timeline),
         victims=list(note.victims),
         relapse=note.relapse,
         failure=None if note.failure is None else note.failure.value,
