@@ -1,10 +1,12 @@
 """Reads files into the kernel's page cache, and asks the kernel how much of them is there. Blocks; for threads.
 
-Several threads read at once, in large pieces into one small buffer each, the front of the copy first. They never take
-memory that somebody else may want: reading ends when too little is available. What the kernel keeps is its own affair.
+Several threads read at once, the front of the copy first. They announce a piece to the kernel and wait for it, and copy
+nothing of it: that leaves the processors to those who serve. They never take memory that somebody else may want:
+reading ends when too little is available. What the kernel keeps is its own affair.
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -17,7 +19,9 @@ from typing import Final
 from swapd.aio.threads import Stop, StoppedError
 
 _PIECE: Final = 8 * 2**20
-"""Announced to the kernel at a time, so that the disk is asked in large parts."""
+"""On its way at a time for each thread, so that the disk always has something to do."""
+_ANNOUNCED: Final = 256 * 2**10
+"""The kernel takes no more of one announcement than the disk takes in one request."""
 _READ: Final = 2**20
 _WINDOW: Final = 1024 * 2**20
 """Files are asked about in parts, so that the answer (a byte a page) stays small."""
@@ -44,6 +48,11 @@ def resident_bytes(path: Path) -> int:
         for start in range(0, size, _WINDOW):
             found += _resident(file.fileno(), start, min(_WINDOW, size - start))
     return found
+
+
+def _can_tell(status: os.stat_result, path: Path) -> bool:
+    """Whether the kernel says what of a file is in memory; of files of others it claims that all is."""
+    return os.geteuid() in (0, status.st_uid) or os.access(path, os.W_OK)
 
 
 def _resident(descriptor: int, start: int, length: int) -> int:
@@ -78,6 +87,8 @@ class _Piece:
     path: Path
     start: int
     stop: int
+    #: the kernel says what of it is there
+    tells: bool
 
 
 class Warming:
@@ -119,18 +130,15 @@ class Warming:
             return Warmth(self._read, self._present, self._all and not self._work)
 
     def _plan(self, path: Path) -> None:
-        """Cut a file into pieces and leave out those that are there already."""
+        """Cut a file into pieces."""
         try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                for start in range(0, size, _PIECE):
-                    length = min(_PIECE, size - start)
-                    if _resident(file.fileno(), start, length) == length:
-                        self._present += length
-                    else:
-                        self._work.append(_Piece(path, start, start + length))
-        except (OSError, ValueError):
+            status = path.stat()
+        except OSError:
             self._all = False
+            return
+        tells = _can_tell(status, path)
+        for start in range(0, status.st_size, _PIECE):
+            self._work.append(_Piece(path, start, min(start + _PIECE, status.st_size), tells))
 
     def _run(self) -> None:
         buffer = memoryview(bytearray(_READ))
@@ -144,20 +152,53 @@ class Warming:
     def _next(self) -> _Piece | None:
         self._stop.check()
         with self._lock:
-            if self._work and self._available() - self._spare < _PIECE * self._readers:
-                self._all = False
-                self._work.clear()
             return self._work.popleft() if self._work else None
 
     def _take(self, piece: _Piece, buffer: memoryview) -> None:
+        start, length = piece.start, piece.stop - piece.start
         with piece.path.open("rb", buffering=0) as file:
-            at = piece.start
-            os.posix_fadvise(file.fileno(), at, piece.stop - at, os.POSIX_FADV_WILLNEED)
-            while at < piece.stop:
-                self._stop.check()
-                count = os.preadv(file.fileno(), [buffer[: piece.stop - at]], at)
-                if count == 0:
-                    return
-                at += count
-                with self._lock:
-                    self._read += count
+            descriptor = file.fileno()
+            if os.fstat(descriptor).st_size < piece.stop:
+                raise _shorter(piece)
+            present = _resident(descriptor, start, length) if piece.tells else 0
+            came = length - present if present < length and self._has_memory() else 0
+            self._stop.check()
+            if came:
+                _announce(descriptor, start, piece.stop)
+                if not piece.tells or _resident(descriptor, start, length) < length:
+                    self._copy(descriptor, piece, buffer)
+        with self._lock:
+            self._present += present
+            self._read += came
+
+    def _has_memory(self) -> bool:
+        """Whether every thread may read a piece; if not, it is over for all of them."""
+        if self._available() - self._spare >= _PIECE * self._readers:
+            return True
+        with self._lock:
+            self._all = False
+            self._work.clear()
+        return False
+
+    def _copy(self, descriptor: int, piece: _Piece, buffer: memoryview) -> None:
+        """Read a piece of which the kernel did not take all, or does not say whether it did."""
+        at = piece.start
+        while at < piece.stop:
+            self._stop.check()
+            count = os.preadv(descriptor, [buffer[: piece.stop - at]], at)
+            if count == 0:
+                raise _shorter(piece)
+            at += count
+
+
+def _shorter(piece: _Piece) -> OSError:
+    return OSError(errno.ESTALE, "shorter than it was a moment ago", str(piece.path))
+
+
+def _announce(descriptor: int, start: int, stop: int) -> None:
+    """Let the kernel read a range, and wait until it has. Raises ``OSError``."""
+    parts = range(start, stop, _ANNOUNCED)
+    for at in parts:
+        os.posix_fadvise(descriptor, at, min(_ANNOUNCED, stop - at), os.POSIX_FADV_WILLNEED)
+    for at in parts:
+        os.pread(descriptor, 1, min(at + _ANNOUNCED, stop) - 1)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,49 @@ def test_no_memory_is_taken_that_is_not_to_spare(file: Path) -> None:
 
     warmth = Warming([file], readers=1, spare=30 * MIB, stop=Stop(), available=available).run()
     assert (warmth.whole, warmth.read) == (False, 16 * MIB), "50 and 40 are enough for 8 above 30, 30 is not"
+
+
+def test_what_is_in_memory_already_needs_no_more_of_it(file: Path) -> None:
+    assert resident_bytes(file) == SIZE
+    warmth = Warming([file], readers=1, spare=2**60, stop=Stop()).run()
+    assert (warmth.read, warmth.present, warmth.whole) == (0, SIZE, True)
+
+
+def test_what_the_kernel_leaves_out_of_an_announcement_is_read_nevertheless(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fadvise", lambda *_: None)
+    drop_by_other_means(file)
+    if resident_bytes(file) == SIZE:
+        pytest.skip("this file system lives in memory")
+    warmth = Warming([file], readers=2, spare=0, stop=Stop()).run()
+    assert (warmth.whole, resident_bytes(file)) == (True, SIZE)
+
+
+def drop_by_other_means(path: Path) -> None:
+    script = "import os,sys; f=os.open(sys.argv[1],os.O_RDWR); os.fsync(f); os.posix_fadvise(f,0,0,4)"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+
+
+def test_a_file_of_which_the_kernel_does_not_tell_is_read_in_full(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    file.chmod(0o444)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    warmth = Warming([file], readers=2, spare=0, stop=Stop()).run()
+    assert (warmth.read, warmth.present, warmth.whole) == (SIZE, 0, True)
+
+
+def test_a_file_that_has_become_shorter_makes_it_less_than_whole(file: Path) -> None:
+    warming = Warming([file], readers=1, spare=0, stop=Stop(), available=lambda: 2**40)
+    real = warming._next
+
+    def shorten() -> object:
+        os.truncate(file, 9 * MIB)
+        return real()
+
+    warming._next = shorten  # type: ignore[method-assign, assignment]
+    warmth = warming.run()
+    assert (warmth.read + warmth.present, warmth.whole) == (8 * MIB, False)
 
 
 def test_it_can_be_stopped(file: Path) -> None:
