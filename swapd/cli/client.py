@@ -89,6 +89,12 @@ def report(admin: Path | None) -> Json:
     return _document(admin, "/v1/report", "models")
 
 
+def timeline(admin: Path | None, model: str | None) -> Json:
+    """Return the timelines of a model's last loads, or of everybody's. Raises RefusedError, UnreachableError."""
+    of_model = "" if model is None else f"/{quote(model, safe='/')}"
+    return _document(admin, f"/v1/timeline{of_model}", "loads")
+
+
 def events(admin: Path | None) -> Iterator[bytes]:
     """Yield the daemon's events, one JSON line each, until it ends. Raises RefusedError, UnreachableError."""
     with (

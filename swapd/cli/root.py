@@ -12,6 +12,7 @@ from swapd.cli.report import report
 from swapd.cli.serve import serve
 from swapd.cli.simulate import simulate
 from swapd.cli.status import status
+from swapd.cli.timeline import timeline
 from swapd.cli.topology import topology
 from swapd.cli.trace import trace
 
@@ -25,7 +26,7 @@ def swapd() -> None:
     request meanwhile, and evicts models that are not in use to make room.
 
       Start:    swapd check swapd.yaml && swapd serve swapd.yaml
-      Look:     swapd status, swapd topology, swapd report
+      Look:     swapd status, swapd topology, swapd report, swapd timeline
       Operate:  swapd load MODEL | unload MODEL | pin MODEL | drain | reload
       Plan:     swapd trace > week.csv && swapd simulate --trace week.csv --models swapd.yaml
 
@@ -46,6 +47,7 @@ for _command in (
     status,
     topology,
     report,
+    timeline,
     load,
     unload,
     pin,

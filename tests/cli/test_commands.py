@@ -34,6 +34,7 @@ CLIENTS = {
     "events": (),
     "topology": (),
     "report": (),
+    "timeline": (),
     "release-gpus": (),
     "trace": (),
 }
