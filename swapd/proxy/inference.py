@@ -83,7 +83,7 @@ async def _serve(desk: Desk, exchange: Exchange) -> web.StreamResponse:
     exchange.lease = lease
     interval = desk.settings.sse_keepalive
     if wants_stream and interval is not None and exchange.match.route.sse:
-        await keepalive.wait(exchange, lease, interval)
+        await keepalive.wait(desk, exchange, lease, interval)
     else:
         await lease.wait()
     async with until_broken_off(lease):

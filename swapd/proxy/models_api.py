@@ -1,6 +1,8 @@
 """Answers what the node knows from memory: its models and their states, in the forms of the APIs it fronts.
 
-Nothing here starts, keeps or delays a model. Every configured model and alias is listed, resident or not.
+Nothing here starts, keeps or delays a model. Every configured model and alias is listed, resident or not. The object
+``swapd`` of a model says what a cold start is promised to take at most, and what it took of late by where the weights
+came from.
 """
 
 from collections.abc import Iterator
@@ -8,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import swapd
-from swapd.core.ids import ModelName
+from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.reasons import State
 from swapd.core.view import ModelView
 from swapd.proxy.errors import invalid, unknown_model
@@ -18,7 +20,10 @@ from swapd.proxy.routes import Kind, Match
 from swapd.proxy.services import ListedModel, Services
 
 _ABSENT: Final = "absent"
+_CACHED: Final = "cached"
 _FAILED: Final = "failed"
+_RESIDENT: Final = frozenset({State.READY, State.DRAINING})
+_ASLEEP: Final = frozenset({State.SLEEPING, State.ASLEEP, State.WAKING})
 
 
 def answer(services: Services, match: Match) -> dict[str, Any]:
@@ -45,10 +50,36 @@ def answer(services: Services, match: Match) -> dict[str, Any]:
 
 
 def state_of(view: ModelView | None) -> str:
-    """Return a model's state in the words of the core; ``absent`` or ``failed`` without an instance."""
-    if view is not None and view.instance is not None:
+    """Return a model's state in the words of the core; ``failed``, ``cached`` or ``absent`` without an instance."""
+    if view is None:
+        return _ABSENT
+    if view.instance is not None:
         return view.instance.state.value
-    return _FAILED if view is not None and view.cooling_until is not None else _ABSENT
+    if view.cooling_until is not None:
+        return _FAILED
+    return _ABSENT if view.cached_bytes is None else _CACHED
+
+
+def cold_start_of(view: ModelView) -> dict[str, Any]:
+    """Return the promise, the median of the last five cold starts by source, in seconds, and where the weights are."""
+    return {
+        "state": _whereabouts(view),
+        "max_wait_s": _seconds(view.max_wait),
+        "cold_start_s": {source.value: _seconds(duration) for source, duration in view.load_times.items()},
+    }
+
+
+def _whereabouts(view: ModelView) -> str:
+    state = None if view.instance is None else view.instance.state
+    if state in _RESIDENT:
+        return "resident"
+    if state in _ASLEEP:
+        return "asleep"
+    return _ABSENT if view.cached_bytes is None else _CACHED
+
+
+def _seconds(duration: Duration) -> float:
+    return round(duration / SECOND, 3)
 
 
 def _views(services: Services) -> dict[ModelName, ModelView]:
@@ -58,14 +89,15 @@ def _views(services: Services) -> dict[ModelName, ModelView]:
 def _listing(services: Services) -> Iterator[dict[str, Any]]:
     views = _views(services)
     for model in services.directory.models():
-        state = state_of(views.get(model.name))
-        yield _entry(model.name, model, state)
+        view = views.get(model.name)
+        yield _entry(model.name, model, view)
         for alias in model.aliases:
-            yield {**_entry(alias, model, state), "alias_of": model.name}
+            yield {**_entry(alias, model, view), "alias_of": model.name}
 
 
-def _entry(name: str, model: ListedModel, state: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": model.created, "owned_by": "swapd", "state": state}
+def _entry(name: str, model: ListedModel, view: ModelView | None) -> dict[str, Any]:
+    entry = {"id": name, "object": "model", "created": model.created, "owned_by": "swapd", "state": state_of(view)}
+    return entry if view is None else {**entry, "swapd": cold_start_of(view)}
 
 
 def _one(services: Services, raw_name: str) -> dict[str, Any]:

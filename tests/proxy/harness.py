@@ -164,6 +164,8 @@ class Node:
     options: dict[str, RouteOptions]
     failures: list[BaseException]
     states: dict[str, State | None]
+    #: fields of models' rows, by name of the model
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: how often the node was looked at
     views: int = 0
 
@@ -207,7 +209,7 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
 
     def view() -> NodeView:
         node.views += 1
-        return node_view(states)
+        return node_view(states, node.rows)
 
     services = Services(
         post=core.post,
@@ -243,8 +245,8 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
     assert core.open == {}
 
 
-def node_view(states: dict[str, State | None]) -> NodeView:
-    models = tuple(model_view(model.name, states.get(model.name)) for model in MODELS)
+def node_view(states: dict[str, State | None], rows: dict[str, dict[str, Any]]) -> NodeView:
+    models = tuple(replace(model_view(m.name, states.get(m.name)), **rows.get(m.name, {})) for m in MODELS)
     return node_views.node_view(*models, at=Instant(0), instances=(), gpus=(), topology=NodeTopology(()))
 
 

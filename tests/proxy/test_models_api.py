@@ -1,11 +1,16 @@
 """What swapd answers from memory, without starting anything."""
 
+from typing import Any
+
 import aiohttp
 import pytest
 
 import swapd
+from swapd.core.catalog import Source
+from swapd.core.ids import Bytes, Instant, seconds
 from swapd.core.reasons import State
 from swapd.proxy.routes import EXACT, find
+from tests.fakes.node_views import instance_view
 from tests.proxy.harness import running
 
 
@@ -28,6 +33,7 @@ async def test_every_model_and_alias_is_listed_with_its_state() -> None:
             "created": 1_700_000_000,
             "owned_by": "swapd",
             "state": "ready",
+            "swapd": {"state": "resident", "max_wait_s": 300.0, "cold_start_s": {}},
             "alias_of": "m01",
         }
         node.states["m02"] = State.LOADING
@@ -35,6 +41,38 @@ async def test_every_model_and_alias_is_listed_with_its_state() -> None:
             assert (await answer.json())["state"] == "loading"
         assert node.core.events == []
         assert node.records == []
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "whereabouts"),
+    [
+        ({}, "absent", "absent"),
+        ({"cached_bytes": Bytes(5)}, "cached", "cached"),
+        ({"cached_bytes": Bytes(5), "cooling_until": Instant(1)}, "failed", "cached"),
+        ({"cached_bytes": Bytes(5), "instance": instance_view("m02")}, "ready", "resident"),
+        ({"instance": instance_view("m02", state=State.DRAINING)}, "draining", "resident"),
+        ({"instance": instance_view("m02", state=State.ASLEEP)}, "asleep", "asleep"),
+        ({"instance": instance_view("m02", state=State.LOADING)}, "loading", "absent"),
+        ({"cached_bytes": Bytes(5), "instance": instance_view("m02", state=State.RESERVED)}, "reserved", "cached"),
+    ],
+)
+async def test_where_the_weights_are_is_told_beside_the_state(
+    row: dict[str, Any], state: str, whereabouts: str
+) -> None:
+    async with running() as node, aiohttp.ClientSession() as client:
+        node.rows["m02"] = row
+        async with client.get(f"{node.url}/v1/models/m02") as answer:
+            told = await answer.json()
+        assert (told["state"], told["swapd"]["state"]) == (state, whereabouts)
+
+
+async def test_the_promise_and_the_measured_cold_starts_are_told_per_source() -> None:
+    async with running() as node, aiohttp.ClientSession() as client:
+        times = {Source.CACHE: seconds(4.25), Source.REMOTE: seconds(61.2)}
+        node.rows["m02"] = {"max_wait": seconds(90), "load_times": times}
+        async with client.get(f"{node.url}/v1/models/m02") as answer:
+            told = (await answer.json())["swapd"]
+        assert told == {"state": "absent", "max_wait_s": 90.0, "cold_start_s": {"cache": 4.25, "remote": 61.2}}
 
 
 @pytest.mark.parametrize("name", ["m01", "tiny-one", "meta/llama", "meta%2Fllama", "meta/llama/v1"])

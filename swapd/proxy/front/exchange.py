@@ -174,7 +174,7 @@ class FrontExchange(Account):
         if not self.outlet.begun:
             self.status = 200
             self.outlet.begin_stream()
-        self.outlet.comment(comment(self.lease))
+        self.outlet.comment(comment(self._desk, self.lease))
         self._comment_later(interval)
 
     # ── the engine ───────────────────────────────────────────────────────────────────────────────────────────────
