@@ -46,6 +46,18 @@ class Control(Protocol):
     def model_list(self) -> str:
         """Return the models as CSV: ``model,gpus,load_s``, with the load times expected now."""
 
+    def cache(self) -> dict[str, object]:
+        """Return the document of the weight cache; must not wait for anything."""
+
+    async def prefetch(self, model: ModelName, *, wait: bool) -> Result | None:
+        """Have a model's weights in the cache; ``None``: they are being fetched, and nobody is to ``wait`` for them."""
+
+    async def verify(self, model: ModelName) -> Result:
+        """Compare the cached copy of a model with its checksums."""
+
+    async def remove(self, model: ModelName) -> Result:
+        """Remove the cached copy of a model, unless it has to stay."""
+
     async def load(self, model: ModelName) -> Result:
         """Make a model resident; clears its cool-down."""
 

@@ -8,6 +8,7 @@ Rules for readers: keys are stable, new ones may appear. Times are ages in secon
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from swapd.admin.cache import fetch_document
 from swapd.admin.devices import Json, devices_part
 from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName, gpu_indices
 from swapd.core.reasons import WaitingFor
@@ -103,6 +104,10 @@ def _model(model: ModelView, at: Instant, extras: Extras) -> Json:
         "declared_bytes": model.declared_bytes,
         "measured_bytes": model.measured_bytes,
         "load_estimate_s": _seconds(model.load_estimate),
+        "load_times_s": {source.value: _seconds(time) for source, time in model.load_times.items()},
+        "max_wait_s": _seconds(model.max_wait),
+        "cached_bytes": model.cached_bytes,
+        "fetch": None if model.fetch is None else fetch_document(model.fetch, at),
         "verdict": model.verdict.value,
         "load_ratio": model.load_ratio,
         "load_fraction": model.load_fraction,
@@ -154,7 +159,9 @@ def _story(story: tuple[tuple[Instant, str], ...], at: Instant) -> list[Json]:
 def _state(model: ModelView) -> str:
     if model.instance is not None:
         return model.instance.state.value
-    return "absent" if model.cooling_until is None else "failed"
+    if model.cooling_until is not None:
+        return "failed"
+    return "absent" if model.cached_bytes is None else "cached"
 
 
 def _seconds(duration: Duration) -> float:

@@ -5,6 +5,7 @@ import io
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
+from swapd.admin.cache import cache_document
 from swapd.admin.control import Result
 from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, ProcessInfo, status_document
@@ -13,8 +14,17 @@ from swapd.agent.directory import Directory
 from swapd.agent.operators import Operators
 from swapd.agent.reload import Reloader
 from swapd.agent.timelines import Timelines
+from swapd.agent.weights import WeightDesk
+from swapd.config.units import approximate_size
 from swapd.core.commands import Answer
-from swapd.core.events import LoadOrdered, NodeDrainOrdered, NodeUndrainOrdered, PinOrdered, UnloadOrdered
+from swapd.core.events import (
+    LoadOrdered,
+    NodeDrainOrdered,
+    NodeUndrainOrdered,
+    PinOrdered,
+    PrefetchOrdered,
+    UnloadOrdered,
+)
 from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName
 from swapd.core.view import NodeView
 from swapd.instances import Instances
@@ -48,6 +58,7 @@ class AgentControl:
         view: Callable[[], NodeView],
         arrivals: Callable[[], AsyncGenerator[bytes, None]],
         timelines: Timelines,
+        weights: WeightDesk,
         driver: Driver | None = None,
     ) -> None:
         """Take what the daemon is made of.
@@ -63,6 +74,7 @@ class AgentControl:
         self._view = view
         self.arrivals = arrivals
         self._timelines = timelines
+        self._weights = weights
         self._driver = driver
 
     def resolve(self, name: str) -> ModelName | None:
@@ -97,6 +109,29 @@ class AgentControl:
             if name in expected:
                 rows.writerow((name, gpus, round(expected[name] / SECOND, 3)))
         return text.getvalue()
+
+    def cache(self) -> dict[str, object]:
+        """Return the document of the weight cache."""
+        return cache_document(self._view(), self._weights.info())
+
+    async def prefetch(self, model: ModelName, *, wait: bool) -> Result | None:
+        """Have a model's weights in the cache; ``None``: they are being fetched, and nobody is to ``wait`` for them."""
+        answer = self._operators.place(
+            lambda request: PrefetchOrdered(at=self._now(), request=request, model=model),
+        )
+        return None if not wait and not answer.done() else _result(await answer)
+
+    async def verify(self, model: ModelName) -> Result:
+        """Compare the cached copy of a model with its checksums."""
+        fact = await self._weights.verify(model)
+        return Result(ok=fact.intact, detail=fact.detail or f"the copy of {model} is intact")
+
+    async def remove(self, model: ModelName) -> Result:
+        """Remove the cached copy of a model, unless it has to stay."""
+        fact = await self._weights.remove(model)
+        return Result(
+            ok=not fact.detail, detail=fact.detail or f"{approximate_size(fact.freed)} of {model} are removed"
+        )
 
     async def load(self, model: ModelName) -> Result:
         """Make a model resident; clears its cool-down."""

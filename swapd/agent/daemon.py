@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -34,18 +34,19 @@ from swapd.agent.requests import RequestObserver
 from swapd.agent.signals import Signals
 from swapd.agent.timelines import Timelines
 from swapd.agent.translate import exit_limit, instance_settings, listen, proxy_settings
+from swapd.agent.weights import WeightDesk, cache_settings
 from swapd.aio.clock import monotonic_now
 from swapd.aio.supervise import Tasks
-from swapd.config.compile import compile_catalog, compile_topology
+from swapd.config.compile import compile_catalog, compile_topology, with_sizes
 from swapd.config.load import Loaded
 from swapd.config.schema import OnExit, Settings
 from swapd.core.catalog import Catalog
 from swapd.core.commands import FootprintMeasured, LoadFinished, Note
 from swapd.core.events import CatalogChanged, Event, FootprintsKnown, LoadTimesKnown, NodeDrainOrdered
-from swapd.core.ids import Duration, InstanceId, Instant, RequestId
+from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import LoadResult
 from swapd.core.scheduler import Scheduler
-from swapd.core.view import NodeView
+from swapd.core.view import NodeView, WeightStanding
 from swapd.history.arrivals import Arrivals
 from swapd.history.database import Measured
 from swapd.history.store import History
@@ -93,9 +94,14 @@ class Daemon:
         self._request_ids = itertools.count(1)
         catalog, topology = compile_catalog(settings), compile_topology(settings)
         self._catalog = catalog
+        #: of the copies in the weight cache, as far as they were ever known
+        self._sizes: dict[ModelName, Bytes] = {}
         self._max_waits = {name: spec.max_wait for name, spec in catalog.models.items()}
-        self._directory = Directory(settings, created=int(time.time()))
         self._scheduler = Scheduler(topology, catalog, _now(), history.first_instance())
+        self._weights = WeightDesk(
+            cache_settings(settings), post=self._post, now=_now, standings=self._standings, sized=self._sized
+        )
+        self._directory = Directory(settings, created=int(time.time()), cached=self._weights.path)
         self._recorder = FlightRecorder()
         self._arrivals = Arrivals(places.state.parent / "arrivals", report=_recording_trouble)
         self._instances = Instances(
@@ -124,6 +130,7 @@ class Daemon:
             view=self.view,
             arrivals=self._arrivals.read,
             timelines=self._timelines,
+            weights=self._weights,
             driver=self._gpus,
         )
         self._data_runner = self._front.runner()
@@ -150,6 +157,7 @@ class Daemon:
             not_ready=self.not_ready,
             version=__version__,
             driver=lambda: driver_stats(self._gpus, _now()),
+            cache=self._weights.figures,
         )
         metrics.configure(self._directory.names)
         metrics.config_reloaded(ok=True)
@@ -160,6 +168,7 @@ class Daemon:
             gate=self._front.gate,
             instances=self._instances,
             planner=self._directory,
+            cache=self._weights,
             answered=self._operators.answered,
             noted=self._noted,
             started=self._history.instance_used,
@@ -203,6 +212,8 @@ class Daemon:
         _ = self._tasks.start(self._reloader.watch(self._signals.stop), name="config-watch")
         _ = self._tasks.start(self._reload_on_hangup(), name="config-hangup")
         self._remember()
+        self._weights.serve(self._settings)
+        await self._weights.run(self._tasks)
         _ = self._tasks.start(self._stock.run(), name="stocktaking")
         if self._gpus is not None:
             self._gpus.start()
@@ -249,6 +260,7 @@ class Daemon:
             await self._end_engines(force=force)
         if self._gpus is not None:
             await self._gpus.aclose()
+        await self._weights.aclose()
         self._pump.close()
         await self._reloader.aclose()
         await self._admin.aclose()
@@ -325,13 +337,26 @@ class Daemon:
                 pass
 
     def _apply(self, settings: Settings, catalog: Catalog) -> None:
+        catalog = with_sizes(catalog, settings, self._sizes)
         self._settings, self._catalog = settings, catalog
         self._directory.apply(settings)
         self._max_waits.clear()
         self._max_waits.update({name: spec.max_wait for name, spec in catalog.models.items()})
         self._metrics.configure(self._directory.names)
         self._front.reconfigure(proxy_settings(settings))
+        self._weights.serve(settings)
         self._post(CatalogChanged(at=_now(), catalog=catalog))
+
+    def _sized(self, cached: Mapping[ModelName, Bytes]) -> None:
+        """Take the sizes of copies, from which deadlines and first guesses of load times follow."""
+        self._sizes.update(cached)
+        catalog = with_sizes(self._catalog, self._settings, self._sizes)
+        if catalog != self._catalog:
+            self._catalog = catalog
+            self._post(CatalogChanged(at=_now(), catalog=catalog))
+
+    def _standings(self) -> Mapping[ModelName, WeightStanding]:
+        return self._scheduler.standings(_now())
 
     def _extras(self, view: NodeView) -> Extras:
         return Extras(

@@ -6,7 +6,9 @@ Takes a new configuration in one step; an instance keeps the plan it was started
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from swapd.config.devices import Numa
@@ -14,7 +16,7 @@ from swapd.config.model import Model, OnClientAbort
 from swapd.config.model import WarmupRequest as WarmupSettings
 from swapd.config.schema import Settings
 from swapd.core.ids import ModelName
-from swapd.engines.base import Binding, EngineOptions, EnginePlan, Warmup, WarmupRequest
+from swapd.engines.base import Binding, EngineError, EngineOptions, EnginePlan, Warmup, WarmupRequest
 from swapd.engines.registry import plan
 from swapd.engines.request_paths import allowed
 from swapd.proxy.services import ListedModel, RouteOptions
@@ -25,9 +27,15 @@ _NO_OPTIONS: Final = RouteOptions()
 class Directory:
     """The configured models by name and alias."""
 
-    def __init__(self, settings: Settings, *, created: int) -> None:
-        """Take the first configuration; clients see ``created`` (unix seconds) as the age of every model."""
+    def __init__(
+        self, settings: Settings, *, created: int, cached: Callable[[ModelName], Path | None] = lambda _: None
+    ) -> None:
+        """Take the first configuration; clients see ``created`` (unix seconds) as the age of every model.
+
+        ``cached`` tells where in the weight cache the copy of a model lies; ``None``: there is none.
+        """
         self._created = created
+        self._cached = cached
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -77,7 +85,14 @@ class Directory:
     def plan(self, name: ModelName, *, port: int, devices: tuple[str, ...], binding: Binding) -> EnginePlan:
         """Return how to run one instance of a model, near its GPUs if the configuration allows; raises EngineError."""
         near = binding if self._bind else Binding()
-        return plan(self._options[name], port=port, devices=devices, environ=os.environ, binding=near)
+        options = self._options[name]
+        if self._models[name].source is not None:
+            copy = self._cached(name)
+            if copy is None:
+                sentence = f"the weights of {name} have left the cache since its load was decided"
+                raise EngineError(sentence, permanent=False)
+            options = replace(options, weights=str(copy))
+        return plan(options, port=port, devices=devices, environ=os.environ, binding=near)
 
 
 def _route_options(model: Model) -> RouteOptions:

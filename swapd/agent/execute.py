@@ -10,8 +10,10 @@ from typing import Protocol, assert_never
 import structlog
 
 from swapd.agent.narrate import narrate
+from swapd.agent.weights import WeightOrder
 from swapd.core.commands import (
     Answer,
+    CancelFetch,
     Check,
     Command,
     CoolingDown,
@@ -19,9 +21,12 @@ from swapd.core.commands import (
     DriverChanged,
     Evicted,
     EvictionBlocked,
+    FetchEnded,
+    FetchWeights,
     FootprintMeasured,
     GpuChanged,
     Grant,
+    KeepWeights,
     Kill,
     LoadFinished,
     NodeLoadChanged,
@@ -29,14 +34,18 @@ from swapd.core.commands import (
     Placed,
     PromotionAdvised,
     ReadMemory,
+    RefetchWeights,
     Reject,
     ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
+    StopWarming,
     ThrashPinChanged,
     Transitioned,
     VerdictChanged,
+    VerifyWeights,
+    WarmWeights,
 )
 from swapd.core.ids import InstanceId, ModelName
 from swapd.engines.base import Binding, EnginePlan
@@ -80,6 +89,13 @@ class Planner(Protocol):
         """Return how to run one instance on a port, on devices and near them."""
 
 
+class Cache(Protocol):
+    """Where the weights of models that come from elsewhere are kept."""
+
+    def carry_out(self, order: WeightOrder) -> None:
+        """Hand an order to the cache."""
+
+
 class Executor:
     """Hands each command to its room."""
 
@@ -89,6 +105,7 @@ class Executor:
         gate: Gate,
         instances: Runner,
         planner: Planner,
+        cache: Cache,
         answered: Callable[[Answer], None],
         noted: Callable[[Note], None],
         started: Callable[[InstanceId], None],
@@ -98,6 +115,7 @@ class Executor:
         self._gate = gate
         self._instances = instances
         self._planner = planner
+        self._cache = cache
         self._answered = answered
         self._noted = noted
         self._started = started
@@ -126,11 +144,22 @@ class Executor:
                 self._instances.kill(command.instance)
             case ReadMemory():
                 self._read_memory()
+            case (
+                KeepWeights()
+                | FetchWeights()
+                | RefetchWeights()
+                | CancelFetch()
+                | WarmWeights()
+                | StopWarming()
+                | VerifyWeights()
+            ):
+                self._cache.carry_out(command)
             case Answer():
                 self._answered(command)
             case (
                 Transitioned()
                 | LoadFinished()
+                | FetchEnded()
                 | Evicted()
                 | EvictionBlocked()
                 | VerdictChanged()

@@ -7,6 +7,7 @@ import structlog
 from swapd.admin.timeline import stages_document
 from swapd.core.commands import (
     Answer,
+    CancelFetch,
     Check,
     Command,
     CoolingDown,
@@ -14,26 +15,33 @@ from swapd.core.commands import (
     DriverChanged,
     Evicted,
     EvictionBlocked,
+    FetchEnded,
+    FetchWeights,
     FootprintMeasured,
     GpuChanged,
     Grant,
+    KeepWeights,
     Kill,
     LoadFinished,
     NodeLoadChanged,
     Placed,
     PromotionAdvised,
     ReadMemory,
+    RefetchWeights,
     Reject,
     ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
+    StopWarming,
     ThrashPinChanged,
     Transitioned,
     VerdictChanged,
+    VerifyWeights,
+    WarmWeights,
 )
 from swapd.core.ids import SECOND, Duration, gpu_indices
-from swapd.core.reasons import LoadResult, Move, Verdict
+from swapd.core.reasons import FetchFailure, LoadResult, Move, Verdict
 from swapd.core.topology import DriverState, GpuHealth
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
@@ -65,6 +73,17 @@ def narrate(command: Command) -> None:
             _log.warning("cooling_down", model=command.model, failures=command.failures)
         case ReadMemory():
             _log.debug("reading_memory")
+        case (
+            KeepWeights()
+            | FetchWeights()
+            | RefetchWeights()
+            | CancelFetch()
+            | WarmWeights()
+            | StopWarming()
+            | VerifyWeights()
+            | FetchEnded()
+        ):
+            _narrate_weights(command)
         case Placed() | FootprintMeasured() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
             _narrate_gpus(command)
         case StaleFact():
@@ -155,6 +174,45 @@ def _narrate_gpus(note: Placed | FootprintMeasured | GpuChanged | DriverChanged 
             )
         case _:
             assert_never(note)
+
+
+def _narrate_weights(
+    command: KeepWeights
+    | FetchWeights
+    | RefetchWeights
+    | CancelFetch
+    | WarmWeights
+    | StopWarming
+    | VerifyWeights
+    | FetchEnded,
+) -> None:
+    match command:
+        case KeepWeights():
+            _log.debug("keeping_weights")
+        case FetchWeights():
+            _log.info("fetching", model=command.model, ahead=command.ahead)
+        case RefetchWeights():
+            _log.warning("fetching_again", model=command.model)
+        case CancelFetch():
+            _log.info("cancelling_fetch", model=command.model)
+        case WarmWeights():
+            _log.info("reading_ahead", model=command.model)
+        case StopWarming():
+            _log.debug("reading_ahead_no_more", model=command.model)
+        case VerifyWeights():
+            _log.info("verifying", model=command.model)
+        case FetchEnded():
+            write = _log.info if command.failure in (None, FetchFailure.CANCELLED) else _log.warning
+            write(
+                "fetch_ended",
+                model=command.model,
+                fetched_bytes=command.fetched,
+                took_s=_s(command.took),
+                failure=None if command.failure is None else command.failure.value,
+                detail=command.detail or None,
+            )
+        case _:
+            assert_never(command)
 
 
 def _narrate_viability(note: VerdictChanged | NodeLoadChanged | ThrashPinChanged | PromotionAdvised) -> None:

@@ -24,14 +24,16 @@ class Operators:
 
         An operator who leaves early does not undo the order.
         """
+        return await self.place(make)
+
+    def place(self, make: Callable[[RequestId], Event]) -> asyncio.Future[Answer]:
+        """Post the event likewise and return what will hold its answer; does at once if the core gave it at once."""
         request = self._next_request()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[request] = future
-        try:
-            self._post(make(request))
-            return await future
-        finally:
-            del self._waiting[request]
+        future.add_done_callback(lambda _: self._waiting.pop(request))
+        self._post(make(request))
+        return future
 
     def answered(self, answer: Answer) -> None:
         """Deliver the core's answer; nobody may be waiting for it any more."""

@@ -19,6 +19,11 @@ LOOPBACK = "127.0.0.1"
 class EngineError(ValueError):
     """The options of a model cannot become a plan; one sentence that says what to change."""
 
+    def __init__(self, sentence: str, *, permanent: bool = True) -> None:
+        """``permanent``: trying again cannot help."""
+        super().__init__(sentence)
+        self.permanent = permanent
+
 
 class Warmup(enum.Enum):
     """How a model proves that it can answer, short of a request written by hand."""

@@ -131,7 +131,7 @@ class Supervisor:
             return plan_for_port(run.port)
         except EngineError as error:
             detail = f"{run.model} could not be started: {error}"
-            raise LoadError(LoadFailure.SPAWN, detail, permanent=True) from error
+            raise LoadError(LoadFailure.SPAWN, detail, permanent=error.permanent) from error
 
     async def _spawn(self, plan: EnginePlan) -> None:
         run, spec = self.run, plan.launch

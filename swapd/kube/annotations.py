@@ -18,7 +18,8 @@ Rules that hold here:
 * Memory is in bytes. What is not known is left out; a NUMA node that is not known is -1.
 * ``peers`` holds the masks of a GPU's NVLink peers by the number of links to each of them.
 * ``lost`` means that nothing can be placed there: off the bus, unreadable or broken.
-* ``bytes`` of a model are those on each of its GPUs. ``cached`` stays empty until there is a weight cache.
+* ``bytes`` of a model are those on each of its GPUs, in ``cached`` those of its weights on the disk. A model can be
+  resident and cached; of one whose weights are fetched, an absent copy means that it has to be fetched first.
 * No timestamps, no counters: equal states give equal objects. Lists are in the order of GPUs or names.
 """
 
@@ -112,7 +113,11 @@ def _models(view: NodeView) -> Json:
         "generation": view.topology.generation,
         "resident": [_instance(one, by_name.get(one.model)) for one in facts.resident(view)],
         "loading": [_instance(one, by_name.get(one.model)) for one in facts.loading(view)],
-        "cached": [],
+        "cached": [
+            {"name": model.model, "bytes": model.cached_bytes}
+            for model in view.models
+            if model.configured and model.cached_bytes is not None
+        ],
         "thrashing": list(facts.thrashing(view)),
     }
 

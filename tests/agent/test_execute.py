@@ -8,7 +8,25 @@ import pytest
 import structlog
 
 from swapd.agent.execute import Executor
-from swapd.core.commands import Answer, Check, Cut, Grant, Kill, ReadMemory, Reject, StaleFact, Start, Stop
+from swapd.core.commands import (
+    Answer,
+    CancelFetch,
+    Check,
+    Cut,
+    FetchWeights,
+    Grant,
+    KeepWeights,
+    Kill,
+    ReadMemory,
+    RefetchWeights,
+    Reject,
+    StaleFact,
+    Start,
+    Stop,
+    StopWarming,
+    VerifyWeights,
+    WarmWeights,
+)
 from swapd.engines.base import Binding
 from tests.agent.samples import COMMANDS, sample
 
@@ -35,6 +53,7 @@ def _executor(rooms: Rooms) -> Executor:
     return Executor(
         gate=rooms,
         instances=rooms,
+        cache=rooms,
         planner=rooms,  # type: ignore[arg-type] - the plan itself is of no interest here
         answered=rooms.answered,
         noted=rooms.noted,
@@ -52,6 +71,13 @@ ROOMS = {
     Stop: ["stop"],
     Kill: ["kill"],
     ReadMemory: ["read_memory"],
+    KeepWeights: ["carry_out"],
+    FetchWeights: ["carry_out"],
+    RefetchWeights: ["carry_out"],
+    CancelFetch: ["carry_out"],
+    WarmWeights: ["carry_out"],
+    StopWarming: ["carry_out"],
+    VerifyWeights: ["carry_out"],
     Answer: ["answered"],
 }
 

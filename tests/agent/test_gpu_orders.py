@@ -39,6 +39,7 @@ def control(view: NodeView, driver: FakeDriver | None, *not_ready: str) -> Agent
         view=lambda: view,
         arrivals=nothing,
         timelines=nothing,
+        weights=nothing,
         driver=driver,
     )
 

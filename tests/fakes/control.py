@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from swapd.admin.cache import CacheInfo, cache_document
 from swapd.admin.control import Result
 from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, status_document
@@ -38,6 +39,10 @@ class FakeControl:
     kept: list[Timeline] = field(default_factory=list)
     #: what `arrivals` yields
     recorded: list[bytes] = field(default_factory=list)
+    #: how the weight cache stands
+    kept_weights: CacheInfo | None = None
+    #: a prefetch that nobody waits for is not over at once
+    slow: bool = True
     asked: list[tuple[object, ...]] = field(default_factory=list)
     gate: asyncio.Event | None = None
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -63,6 +68,19 @@ class FakeControl:
 
     def model_list(self) -> str:
         return "model,gpus,load_s\nm01,2,18.7\n"
+
+    def cache(self) -> dict[str, object]:
+        return cache_document(self.view, self.kept_weights)
+
+    async def prefetch(self, model: ModelName, *, wait: bool) -> Result | None:
+        result = await self._answer("prefetch", model, wait)
+        return self.results.get(model, result) if wait or not self.slow else None
+
+    async def verify(self, model: ModelName) -> Result:
+        return await self._answer("verify", model)
+
+    async def remove(self, model: ModelName) -> Result:
+        return await self._answer("remove", model)
 
     async def load(self, model: ModelName) -> Result:
         return await self._answer("load", model)

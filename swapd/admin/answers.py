@@ -1,0 +1,57 @@
+"""Says how an order ended, as the admin socket answers it."""
+
+import json
+from typing import Any, Final
+
+from aiohttp import web
+
+from swapd.admin.control import Control, Result
+from swapd.core.ids import ModelName
+from swapd.core.reasons import Rejection
+
+_STATUS: Final = {Rejection.UNKNOWN_MODEL: 404, Rejection.INVALID_REQUEST: 400}
+"""A refused order is 409 (the node is in another state than it takes), but for these."""
+
+
+class RefusedError(Exception):
+    """A request that cannot be carried out as it is."""
+
+    def __init__(self, detail: str, reason: Rejection) -> None:
+        super().__init__(detail)
+        self.result = Result(ok=False, detail=detail, reason=reason)
+
+
+def answer(result: Result) -> web.Response:
+    """Return the response for the end of an order."""
+    return web.json_response(plain(result), status=status_of(result))
+
+
+def plain(result: Result) -> dict[str, object]:
+    """Return a result as JSON types."""
+    reason = None if result.reason is None else result.reason.value
+    return {"ok": result.ok, "detail": result.detail, "reason": reason}
+
+
+def status_of(result: Result) -> int:
+    """Return the HTTP status of a result."""
+    return 200 if result.ok else 409 if result.reason is None else _STATUS.get(result.reason, 409)
+
+
+def known_model(control: Control, name: str) -> ModelName:
+    """Return the model that a name or alias stands for. Raises ``RefusedError``."""
+    model = control.resolve(name)
+    if model is None:
+        raise RefusedError(f"no model and no alias is named {name!r}; see swapd status", Rejection.UNKNOWN_MODEL)
+    return model
+
+
+async def read_object(request: web.Request, example: str) -> dict[str, Any]:
+    """Read the JSON object of a request, ``{}`` without a body. Raises ``RefusedError``."""
+    raw = await request.read()
+    try:
+        body = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise RefusedError(f"the body is a JSON object like {example}", Rejection.INVALID_REQUEST)
+    return body

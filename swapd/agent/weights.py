@@ -1,0 +1,275 @@
+"""Carries the core's orders to the weight cache, and what the cache tells back to the core; decides nothing.
+
+A cache that cannot be opened does not end the daemon: models whose weights lie elsewhere are refused with the reason,
+all others are served, and every fetch that the core orders tries again.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar, assert_never
+
+import structlog
+
+from swapd.admin.cache import CacheInfo, CopyInfo
+from swapd.aio.supervise import Tasks
+from swapd.config.paths import cache_dir
+from swapd.config.schema import Settings
+from swapd.core.commands import (
+    CancelFetch,
+    FetchWeights,
+    KeepWeights,
+    RefetchWeights,
+    StopWarming,
+    VerifyWeights,
+    WarmWeights,
+)
+from swapd.core.events import (
+    Event,
+    FetchFailed,
+    FetchProgressed,
+    FetchStarted,
+    FetchWaits,
+    WeightsCached,
+    WeightsFetched,
+    WeightsVerified,
+    WeightsWarmed,
+)
+from swapd.core.ids import Bytes, Instant, ModelName
+from swapd.core.view import WeightStanding
+from swapd.metrics.now import CacheNow
+from swapd.weights import facts
+from swapd.weights.cache import WeightCache
+from swapd.weights.settings import CacheSettings, Standing, Weights
+
+T = TypeVar("T")
+
+WeightOrder = KeepWeights | FetchWeights | RefetchWeights | CancelFetch | WarmWeights | StopWarming | VerifyWeights
+"""What the core may order of the weight cache."""
+
+REFRESH_S: Final = 30.0
+"""How often the cache is told anew what losing a copy would cost: that changes by itself as time goes on."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
+
+
+def cache_settings(settings: Settings) -> CacheSettings:
+    """Return what the room of the weights needs."""
+    cache = settings.cache
+    return CacheSettings(
+        path=cache_dir(settings),
+        max_size=cache.max_size,
+        keep_free=cache.keep_free,
+        max_parallel_fetches=cache.max_parallel_fetches,
+        bandwidth=cache.bandwidth,
+    )
+
+
+class WeightDesk:
+    """The weight cache as the rest of the daemon sees it."""
+
+    def __init__(
+        self,
+        settings: CacheSettings,
+        *,
+        post: Callable[[Event], None],
+        now: Callable[[], Instant],
+        standings: Callable[[], Mapping[ModelName, WeightStanding]],
+        sized: Callable[[Mapping[ModelName, Bytes]], None],
+    ) -> None:
+        """``standings`` asks the core; ``sized`` is told the sizes of copies before the core hears of them."""
+        self._post = post
+        self._standings = standings
+        self._sized = sized
+        self._cache = WeightCache(settings=settings, post=self._told, now=now)
+        self._path = settings.path
+        self._now = now
+        self._served: Mapping[ModelName, Weights] = {}
+        #: what the room has told last: size of the copy by model
+        self._cached: Mapping[ModelName, Bytes] = {}
+        self._looks: dict[ModelName, list[asyncio.Future[facts.Verified]]] = {}
+        self._removals: dict[ModelName, list[asyncio.Future[facts.Removed]]] = {}
+
+    def serve(self, settings: Settings) -> None:
+        """Take the models of a configuration, before the core does.
+
+        The core must not take the copy of a model's former source for one of its new source: such a model counts as not
+        cached until the room has said what there is, after the core has taken the configuration, too.
+        """
+        before, known = self._served, self._cached
+        sources = ((ModelName(name), model.source) for name, model in settings.models.items())
+        self._served = {
+            name: Weights(source.source, include=source.include, sha256=source.sha256)
+            for name, source in sources
+            if source is not None
+        }
+        local = {
+            ModelName(name): model.local_weights
+            for name, model in settings.models.items()
+            if model.local_weights is not None
+        }
+        self._cache.serve(self._served, local=local)
+        kept = {model: size for model, size in known.items() if before.get(model) == self._served.get(model)}
+        if kept != known:
+            self._post(WeightsCached(self._now(), kept))
+        asyncio.get_running_loop().call_soon(self._tell_again)
+
+    async def run(self, tasks: Tasks) -> None:
+        """Look at what is there, and keep the cache informed from now on."""
+        _ = tasks.start(self._refresh(), name="weight standings")
+        try:
+            await self._cache.start()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            effect = "models with a weights.source are refused until it can be opened; all others are served"
+            _log.error("cache_not_opened", path=str(self._path), detail=reason, effect=effect)
+
+    async def aclose(self) -> None:
+        """End all fetches; what has come stays for the next run."""
+        await self._cache.aclose()
+
+    # What the core orders:
+
+    def carry_out(self, order: WeightOrder) -> None:
+        """Hand an order to the room."""
+        match order:
+            case KeepWeights():
+                self.heed()
+            case FetchWeights():
+                self.heed()  # it is about to need room
+                self._cache.fetch(order.model, ahead=order.ahead)
+            case RefetchWeights():
+                self._cache.refetch(order.model)
+            case CancelFetch():
+                self._cache.cancel_fetch(order.model)
+            case WarmWeights():
+                self._cache.warm(order.model)
+            case StopWarming():
+                self._cache.stop_warming(order.model)
+            case VerifyWeights():
+                self._cache.verify(order.model)
+            case _:
+                assert_never(order)
+
+    def heed(self) -> None:
+        """Tell the cache what the core thinks of each model now."""
+        if not self._served:
+            return
+        self._cache.heed(
+            {
+                model: Standing(
+                    held=told.held,
+                    pinned=told.pinned,
+                    frequency=told.frequency,
+                    refetch=told.refetch,
+                    last_used=told.last_used,
+                )
+                for model, told in self._standings().items()
+            }
+        )
+
+    # What an operator orders:
+
+    async def verify(self, model: ModelName) -> facts.Verified:
+        """Compare a copy with its checksums."""
+        answer: asyncio.Future[facts.Verified] = asyncio.get_running_loop().create_future()
+        self._looks.setdefault(model, []).append(answer)
+        self._cache.verify(model)
+        return await answer
+
+    async def remove(self, model: ModelName) -> facts.Removed:
+        """Remove a copy, unless it has to stay."""
+        self.heed()
+        answer: asyncio.Future[facts.Removed] = asyncio.get_running_loop().create_future()
+        self._removals.setdefault(model, []).append(answer)
+        self._cache.remove(model)
+        return await answer
+
+    # What there is:
+
+    def path(self, model: ModelName) -> Path | None:
+        """Return the file or folder that an engine is to load; ``None``: the model has no copy."""
+        return self._cache.path(model)
+
+    def info(self) -> CacheInfo | None:
+        """Return how the cache stands, for operators; ``None``: no model needs one."""
+        if not self._served:
+            return None
+        stats = self._cache.stats()
+        copies = tuple(
+            CopyInfo(
+                path=str(copy.path),
+                source=copy.source,
+                revision=copy.revision,
+                files=copy.files,
+                size=copy.size,
+                models=copy.models,
+                damaged=copy.damaged,
+            )
+            for copy in self._cache.copies()
+        )
+        return CacheInfo(str(self._path), stats.used, stats.limit, stats.foreign, copies)
+
+    def figures(self) -> CacheNow | None:
+        """Return how the cache stands, for metrics; ``None``: no model needs one."""
+        if not self._served:
+            return None
+        stats = self._cache.stats()
+        return CacheNow(
+            used=stats.used,
+            limit=stats.limit,
+            foreign=stats.foreign,
+            copies=len(self._cache.copies()),
+            fetches_running=stats.fetches_running,
+            fetches_queued=stats.fetches_queued,
+            fetched_bytes=stats.fetched_bytes,
+            evicted_copies=stats.evicted_copies,
+            evicted_bytes=stats.evicted_bytes,
+        )
+
+    # Inside:
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            self.heed()
+
+    def _tell_again(self) -> None:
+        if self._cached:
+            self._post(WeightsCached(self._now(), self._cached))
+
+    def _told(self, fact: facts.Fact) -> None:
+        match fact:
+            case facts.CacheRead():
+                self._cached = fact.cached
+                self._sized(fact.cached)
+                self._post(WeightsCached(fact.at, fact.cached))
+            case facts.FetchStarted():
+                self._post(FetchStarted(fact.at, fact.model))
+            case facts.FetchWaits():
+                _log.warning("fetch_waits", model=fact.model, detail=fact.detail)
+                self._post(FetchWaits(fact.at, fact.model, fact.detail))
+            case facts.FetchProgressed():
+                come = fact.progress
+                self._post(FetchProgressed(fact.at, fact.model, come.done, come.total, come.rate))
+            case facts.Fetched():
+                self._post(WeightsFetched(fact.at, fact.model, fact.fetched, fact.took))
+            case facts.FetchFailed():
+                self._post(FetchFailed(fact.at, fact.model, fact.failure, fact.detail))
+            case facts.Warmed():
+                self._post(WeightsWarmed(fact.at, fact.model, fact.read, fact.present, fact.whole))
+            case facts.Verified():
+                self._post(WeightsVerified(fact.at, fact.model, fact.intact, fact.detail))
+                _answer(self._looks.pop(fact.model, []), fact)
+            case facts.Removed():
+                _answer(self._removals.pop(fact.model, []), fact)
+            case facts.Evicted():
+                _log.info("copy_evicted", models=list(fact.models), freed_bytes=fact.freed)
+            case _:
+                assert_never(fact)
+
+
+def _answer(waiting: list[asyncio.Future[T]], fact: T) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(fact)
