@@ -42,8 +42,8 @@ _LOADS = """
 CREATE TABLE load (
     id INTEGER PRIMARY KEY,        -- ascending in time
     model TEXT NOT NULL,
-    source TEXT NOT NULL,          -- cache | remote | wake
-    load_time_ns INTEGER NOT NULL, -- from the start of the engine to ready
+    source TEXT NOT NULL,          -- cache | page_cache | remote | wake
+    load_time_ns INTEGER NOT NULL, -- from the start of the engine to ready; of remote ones with the fetch
     ended_at_s INTEGER NOT NULL,   -- unix time
     stages TEXT NOT NULL           -- JSON object: stage -> nanoseconds
 );

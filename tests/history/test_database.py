@@ -1,6 +1,9 @@
 """The history file itself."""
 
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -58,10 +61,12 @@ def record(database: Database, model: ModelName, source: Source, *times: int) ->
 def test_the_last_five_load_times_come_back_oldest_first_per_model_and_source(database: Database) -> None:
     record(database, M01, Source.CACHE, 1, 2, 3, 4, 5, 6, 7)
     record(database, M01, Source.REMOTE, 80)
+    record(database, M01, Source.PAGE_CACHE, 2, 1)
     record(database, M02, Source.CACHE, 9)
     assert database.load_times() == {
         (M01, Source.CACHE): (3, 4, 5, 6, 7),
         (M01, Source.REMOTE): (80,),
+        (M01, Source.PAGE_CACHE): (2, 1),
         (M02, Source.CACHE): (9,),
     }
 
@@ -142,6 +147,40 @@ def test_everything_is_there_after_reopening(database: Database, path: Path) -> 
     again = Database.open(path)
     assert (again.load_times(), again.next_instance()) == ({(M01, Source.CACHE): (1,)}, 7)
     again.close()
+
+
+WRITER = """
+import sys
+from itertools import count
+from pathlib import Path
+from swapd.core.catalog import Source
+from swapd.history.database import Database
+
+database = Database.open(Path(sys.argv[1]))
+for number in count(1):
+    for source in (Source.REMOTE, Source.PAGE_CACHE):
+        database.record_load("m01", source, load_time=number, ended_at_s=1, stages={})
+    print(number, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_loses_no_load_that_it_had_written(path: Path) -> None:
+    for told_before in (1, 3, 40):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for _ in range(told_before):
+            told = int(writer.stdout.readline())
+        writer.kill()
+        # what it told before it died
+        told = max([told, *map(int, writer.stdout.read().split())])
+        assert writer.wait() == -signal.SIGKILL
+        writer.stdout.close()
+        opened = Database.open(path)
+        times = opened.load_times()
+        opened.close()
+        for source in (Source.REMOTE, Source.PAGE_CACHE):
+            assert times[(M01, source)][-1] in {told, told + 1}
+        path.unlink()
 
 
 def test_a_file_of_a_later_version_is_left_alone(database: Database, path: Path) -> None:

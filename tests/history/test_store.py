@@ -71,9 +71,9 @@ def damage(path: Path) -> None:
     path.write_bytes(b"this is no database, whatever its name says" * 100)
 
 
-def record(history: History, *times: int) -> None:
+def record(history: History, *times: int, source: Source = Source.CACHE) -> None:
     for time in times:
-        history.record_load(M01, Source.CACHE, Duration(time), {Stage.LOAD: Duration(time)})
+        history.record_load(M01, source, Duration(time), {Stage.LOAD: Duration(time)})
 
 
 async def test_footprints_survive_a_restart_for_the_revision_they_were_measured_with(
@@ -96,13 +96,16 @@ async def test_the_most_gpus_ever_seen_survive_a_restart(path: Path, reports: Re
         assert second.most_gpus() == 8
 
 
-async def test_load_times_survive_a_restart(path: Path, reports: Reports) -> None:
+async def test_the_last_five_load_times_of_each_source_survive_a_restart(path: Path, reports: Reports) -> None:
     async with history_at(path, reports) as first:
         assert first.load_times() == {}
         record(first, 1, 2, 3, 4, 5, 6)
-        assert first.load_times() == {KEY: (2, 3, 4, 5, 6)}
+        record(first, 50, source=Source.REMOTE)
+        record(first, 3, 1, source=Source.PAGE_CACHE)
+        kept = {KEY: (2, 3, 4, 5, 6), (M01, Source.REMOTE): (50,), (M01, Source.PAGE_CACHE): (3, 1)}
+        assert first.load_times() == kept
     async with history_at(path, reports) as second:
-        assert second.load_times() == {KEY: (2, 3, 4, 5, 6)}
+        assert second.load_times() == kept
     assert reports == []
 
 
@@ -170,8 +173,9 @@ async def test_a_full_disk_stops_the_writing_and_not_the_daemon(path: Path, repo
         return connection
 
     async with history_at(path, reports, opened=small) as history:
+        sources = (Source.CACHE, Source.PAGE_CACHE, Source.REMOTE)
         for time in range(60):
-            history.record_load(ModelName(f"m{time:02}" * 60), Source.CACHE, Duration(time * SECOND), {})
+            history.record_load(ModelName(f"m{time:02}" * 60), sources[time % 3], Duration(time * SECOND), {})
         await reports.wait_for(1)
         assert len(history.load_times()) == 60
     assert reports[0] == f"the history file {path} is not written: the disk is full; new figures stay in memory"
