@@ -5,7 +5,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -63,15 +63,22 @@ class _Connection(http.client.HTTPConnection):
         raise ConnectionError("the connection was closed")
 
 
-def order(admin: Path | None, path: str, body: Json | None = None) -> str:
-    """Post an order, wait as long as it takes, return the daemon's sentence. Raises RefusedError, UnreachableError."""
-    with contextlib.closing(_connect(admin)) as connection:
-        answer = _ask(connection, "POST", path, body, wait_s=None)
-        if not {"ok", "detail"} <= answer.keys():
-            raise _stranger(connection)
+def order(admin: Path | None, path: str, body: Json | None = None, *, method: str = "POST") -> str:
+    """Give an order, wait as long as it takes, return the daemon's sentence. Raises RefusedError, UnreachableError."""
+    answer = _ordered(admin, method, path, body)
     if not answer["ok"]:
         raise RefusedError(printable(answer["detail"]))
     return printable(answer["detail"])
+
+
+def prefetch(admin: Path | None, models: Iterable[str]) -> Json:
+    """Order fetches, wait for their end, return the answer: ``models`` holds each one's. Raises UnreachableError."""
+    return _ordered(admin, "POST", "/v1/prefetch", {"models": list(models)})
+
+
+def cache(admin: Path | None) -> Json:
+    """Return the document of the weight cache. Raises RefusedError, UnreachableError."""
+    return _document(admin, "/v1/cache", "copies")
 
 
 def status(admin: Path | None) -> Json:
@@ -154,6 +161,14 @@ def _connect(admin: Path | None) -> _Connection:
     raise UnreachableError(
         f"no swapd answers on its admin socket: {places}; start it with swapd serve, or name the socket with --admin"
     )
+
+
+def _ordered(admin: Path | None, method: str, path: str, body: Json | None) -> Json:
+    with contextlib.closing(_connect(admin)) as connection:
+        answer = _ask(connection, method, path, body, wait_s=None)
+        if not {"ok", "detail"} <= answer.keys():
+            raise _stranger(connection)
+    return answer
 
 
 def _document(admin: Path | None, path: str, key: str) -> Json:

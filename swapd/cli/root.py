@@ -3,11 +3,13 @@
 import click
 
 from swapd import __version__
+from swapd.cli.cache import cache
 from swapd.cli.check import check
 from swapd.cli.events import events
 from swapd.cli.gpus import release_gpus
 from swapd.cli.help import Group
 from swapd.cli.orders import drain, load, pin, reload, undrain, unload, unpin
+from swapd.cli.prefetch import prefetch
 from swapd.cli.report import report
 from swapd.cli.serve import serve
 from swapd.cli.simulate import simulate
@@ -26,8 +28,8 @@ def swapd() -> None:
     request meanwhile, and evicts models that are not in use to make room.
 
       Start:    swapd check swapd.yaml && swapd serve swapd.yaml
-      Look:     swapd status, swapd topology, swapd report, swapd timeline
-      Operate:  swapd load MODEL | unload MODEL | pin MODEL | drain | reload
+      Look:     swapd status, swapd topology, swapd report, swapd timeline, swapd cache
+      Operate:  swapd load MODEL | unload MODEL | pin MODEL | prefetch MODEL | drain | reload
       Plan:     swapd trace > week.csv && swapd simulate --trace week.csv --models swapd.yaml
 
     All commands but serve, check and simulate talk to the running daemon through its admin socket: --admin PATH,
@@ -52,6 +54,8 @@ for _command in (
     unload,
     pin,
     unpin,
+    prefetch,
+    cache,
     drain,
     undrain,
     release_gpus,

@@ -52,6 +52,7 @@ def print_status(console: Console, document: Json) -> None:
         line = f"GPUs {_gpus(reservation['gpus'])} are reserved for {printable(reservation['model'])}"
         console.print(Text(f"\n{line} since {age(reservation['age_s'])}; draining {draining}"))
     _print_errors(console, document["models"])
+    _print_standing_fetches(console, document["models"])
     _print_footprints(console, document["models"])
     _print_why(console, document)
 
@@ -211,11 +212,22 @@ def _models(document: Json, *, narrow: bool) -> Table:
 
 def _state(model: Json, instance: Json | None) -> str:
     if instance is None:
+        if model["fetch"] is not None:
+            return _fetching(model["fetch"])
         cooling = model["cooling_down_s"]
         return model["state"] if cooling is None else f"{model['state']}, again in {age(cooling)}"
     stage = f" ({instance['stage']})" if instance["stage"] else ""
     outdated = ", outdated" if instance["outdated"] else ""
     return f"{instance['state']}{stage} {age(instance['age_s'])}{outdated}"
+
+
+def _fetching(fetch: Json) -> str:
+    from swapd.cli.prefetch import percent
+
+    done = percent(fetch)
+    if fetch["waits"] or not fetch["running"]:
+        return "to be fetched" if done is None else f"{done} % fetched, stands still"
+    return "fetching" if done is None else f"fetching {done} %, {age(fetch['remaining_s'])} left"
 
 
 def _waiting(model: Json) -> str:
@@ -250,6 +262,13 @@ def _print_errors(console: Console, models: list[Json]) -> None:
         console.print(Text(line, "red"))
         if model["log"]:
             console.print(Text(f"its log: {printable(model['log'])}"))
+
+
+def _print_standing_fetches(console: Console, models: list[Json]) -> None:
+    for model in models:
+        if model["fetch"] is not None and model["fetch"]["waits"]:
+            line = f"\nthe fetch of {printable(model['name'])} waits: {printable(model['fetch']['waits'])}"
+            console.print(Text(line, "yellow"))
 
 
 def _print_footprints(console: Console, models: list[Json]) -> None:

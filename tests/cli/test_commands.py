@@ -37,6 +37,8 @@ CLIENTS = {
     "timeline": (),
     "release-gpus": (),
     "trace": (),
+    "prefetch": ("m01",),
+    "cache": (),
 }
 
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from swapd.cli.table import age, print_status, size, wide
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, ModelName
 from swapd.core.reasons import Stage, State, Verdict, WaitingFor
 from swapd.core.topology import DriverState, GpuHealth
-from swapd.core.view import NodeView, ReservationView
+from swapd.core.view import FetchView, NodeView, ReservationView
 from tests.cli.command import node
 from tests.fakes.control import FakeControl, extras
 from tests.fakes.gpu_nodes import gpu, gpu_node, sick, topology
@@ -74,6 +76,33 @@ def test_the_row_of_a_model_tells_state_devices_requests_and_verdict() -> None:
     assert row(text, "m03") == "m03 failed, again in 20s – – – – 2s – –"
     assert row(text, "m04") == "m04 (removed) draining 500ms 0 – – 10s 2s – –"
     assert row(text, "m05") == "m05 absent – – – – 2s – –"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "fetching 40 %, 12s left"),
+        ({"total": Bytes(0)}, "fetching"),
+        ({"running": False, "total": Bytes(0)}, "to be fetched"),
+        ({"waits": "the disk is full"}, "40 % fetched, stands still"),
+    ],
+)
+def test_a_model_whose_weights_are_on_their_way_tells_how_far_they_are(changes: dict[str, Any], state: str) -> None:
+    fetch = FetchView(
+        since=at(90),
+        running=True,
+        done=Bytes(40),
+        total=Bytes(100),
+        rate=5.0,
+        remaining=Duration(12 * SECOND),
+        waits="",
+    )
+    text = shown(
+        node_view(model_view("m01", fetch=replace(fetch, **changes)), model_view("m02", cached_bytes=Bytes(1)))
+    )
+    assert row(text, "m01") == f"m01 {state} – – – – 2s – –"
+    assert row(text, "m02") == "m02 cached – – – – 2s – –"
+    assert ("the fetch of m01 waits: the disk is full" in text) is ("waits" in changes)
 
 
 def test_devices_errors_and_decisions_follow() -> None:
