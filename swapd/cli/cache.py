@@ -56,7 +56,7 @@ def ls(*, as_json: bool, admin: Path | None) -> None:
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
 @admin_option
 def verify(models: tuple[str, ...], admin: Path | None) -> None:
-    """Read the copies of each MODEL (a name or an alias; default: all) and compare them with their checksums.
+    """Compare the copies of each MODEL (a name or an alias; default: all) with their checksums.
 
     A damaged copy is not used any more; it is fetched again when its model is needed.
 

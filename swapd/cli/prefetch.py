@@ -29,7 +29,7 @@ Show = Callable[[list[Json]], None]
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @admin_option
 def prefetch(models: tuple[str, ...], admin: Path | None) -> None:
-    """Fetch the weights of each MODEL (a name or an alias) into the cache, and wait until they are there.
+    """Fetch the weights of each MODEL (a name or an alias) and wait until they are there.
 
     Nothing is loaded. Fetches that a request waits for go first. Ctrl-C ends the waiting, not the fetch: swapd cache
     shows how far it is.
