@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from swapd.admin.answers import known_model
 from swapd.admin.control import Control
 from swapd.admin.devices import Json
 from swapd.core.commands import LoadFinished, StageSpan
 from swapd.core.ids import SECOND, Duration
-from swapd.core.reasons import Rejection, Stage
+from swapd.core.reasons import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,7 @@ def routes(control: Control) -> list[web.RouteDef]:
         return web.json_response(control.timelines(None))
 
     async def of_model(request: web.Request) -> web.Response:
-        name = request.match_info["model"]
-        model = control.resolve(name)
-        if model is None:
-            detail = f"no model and no alias is named {name!r}; see swapd status"
-            body = {"ok": False, "detail": detail, "reason": Rejection.UNKNOWN_MODEL.value}
-            return web.json_response(body, status=404)
-        return web.json_response(control.timelines(model))
+        return web.json_response(control.timelines(known_model(control, request.match_info["model"])))
 
     return [web.get("/v1/timeline", every), web.get("/v1/timeline/{model:.+}", of_model)]
 
