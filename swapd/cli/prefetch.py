@@ -35,7 +35,8 @@ def prefetch(models: tuple[str, ...], admin: Path | None) -> None:
     shows how far it is.
 
       Example:  swapd prefetch m01 m02
-      Exit codes: 0 they are there · 1 some could not be fetched · 3 no daemon · 130 Ctrl-C, the fetch goes on
+      Exit codes: 0 they are there · 1 some could not be fetched · 3 no daemon
+                  130 Ctrl-C, the fetch goes on
     """
     try:
         answer = _shown(admin, models)
