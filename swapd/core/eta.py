@@ -1,6 +1,7 @@
 """Estimates: how long a load, a drain, a release take, and when a model will be ready.
 
-ETA = (slots busy ? shortest remaining load : 0) + (victims busy ? remaining drain : 0) + release + Lhat(source).
+ETA = max((slots busy ? shortest remaining load : 0) + (victims busy ? remaining drain : 0) + release, remaining fetch)
++ Lhat: making room and fetching go on side by side.
 An estimate is what a client is told and what patience is measured against; no law rests on it.
 """
 
@@ -15,18 +16,13 @@ from swapd.core.ids import SECOND, Duration, GpuSet, InstanceId, Instant
 from swapd.core.node import Node
 from swapd.core.reasons import State
 from swapd.core.state import Instance, Model
+from swapd.core.weights import median, remaining_fetch
 
 #: expected time from stop to released memory before any was measured
 RELEASE_ESTIMATE: Final = Duration(3 * SECOND)
 #: measured times kept per model and source
 KEPT: Final = 5
 _SERVICE_WEIGHT: Final = 0.2
-
-
-def median(times: Iterable[Duration]) -> Duration:
-    """Return the median, the lower one of two; there must be one."""
-    ordered = sorted(times)
-    return ordered[(len(ordered) - 1) // 2]
 
 
 def note_load_times(model: Model, source: Source, times: Iterable[Duration]) -> None:
@@ -36,8 +32,9 @@ def note_load_times(model: Model, source: Source, times: Iterable[Duration]) -> 
 
 
 def expect(model: Model) -> None:
-    """Set the expected load time from what was measured, or else from the configuration."""
-    measured = model.load_times.get(Source.CACHE)
+    """Set the expected load time: as measured where the weights came from last, disk or memory; else as configured."""
+    kept = model.load_times
+    measured = kept.get(model.weights.local) or kept.get(Source.CACHE) or kept.get(Source.PAGE_CACHE)
     model.lhat = median(measured) if measured else model.spec.load_estimate
 
 
@@ -62,6 +59,11 @@ def clearing_estimate(node: Node) -> int:
     return release_estimate(node) + longest_drain(node)
 
 
+def weights_slack(node: Node) -> int:
+    """Return how far off the weights of a model may be that has room already: somewhat further than to be given it."""
+    return clearing_estimate(node) + node.settings.release_timeout
+
+
 def drain_due(node: Node, model: Model, since: Instant, clearing: int) -> bool:
     """Say whether somebody who waits since then may have residents drained.
 
@@ -84,7 +86,8 @@ def remaining_load(node: Node, instance: Instance) -> Duration:
     expected = instance.model.lhat
     if instance.state is State.LOADING:
         return Duration(max(0, instance.started_at + expected - node.at))
-    return Duration(max(0, instance.reserved_at + release_estimate(node) - node.at) + expected)
+    room = max(0, instance.reserved_at + release_estimate(node) - node.at)
+    return Duration(max(room, remaining_fetch(node, instance.model, node.at)) + expected)
 
 
 def overdue_load(node: Node, instance: Instance) -> bool:
@@ -145,15 +148,18 @@ def eta(node: Node, model: Model) -> Duration:
     """Return when a request for this model is expected to be served, from now."""
     instance = model.instance
     if instance is None:
-        return Duration(slot_wait(node) + room_wait(node, model) + model.lhat)
+        room = slot_wait(node) + room_wait(node, model)
+        return Duration(max(room, remaining_fetch(node, model, node.at)) + model.lhat)
     if instance.state is State.READY:
         rounds = 1 + len(model.queue) // model.spec.concurrency
         return Duration(round(model.service) * rounds)
     if instance.state is State.DRAINING:
-        return Duration(remaining_drain(node, instance) + release_estimate(node) + model.lhat)
+        room = remaining_drain(node, instance) + release_estimate(node)
+        return Duration(max(room, remaining_fetch(node, model, node.at)) + model.lhat)
     return remaining_load(node, instance)
 
 
 def surely_within(node: Node, model: Model, limit: Duration) -> bool:
     """Say, without looking for a plan, whether even the longest estimate for a load stays within a limit."""
-    return shortest_load(node) + clearing_estimate(node) + model.lhat <= limit
+    room = shortest_load(node) + clearing_estimate(node)
+    return max(room, remaining_fetch(node, model, node.at)) + model.lhat <= limit

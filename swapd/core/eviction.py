@@ -19,6 +19,7 @@ from swapd.core.placement import GpuOption, legal_sets, option, suited
 from swapd.core.policies.base import Resident
 from swapd.core.sharers import Sharers, Victims
 from swapd.core.state import Instance, Need
+from swapd.core.weights import reload_time
 
 #: a set of GPUs and the number of its class, a lower one is better
 Ranked = tuple[GpuSet, int]
@@ -81,7 +82,7 @@ def cost(node: Node, instance: Instance, floor: float) -> float:
     resident = Resident(
         model=model.name,
         gpus=gpus,
-        load_time=model.lhat,
+        load_time=reload_time(node, model),
         last_used=instance.last_used,
         worth=model.worth,
         at=node.at,

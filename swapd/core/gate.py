@@ -1,7 +1,9 @@
-"""Decides whether the load of a booked instance may begin: its room must be free in truth, not only in the accounts.
+"""Decides whether the load of a booked instance may begin: its room must be free in truth, and its weights here.
 
 Rules that hold here:
 
+* Its weights are here. They may still come for their last stretch while room is made (see ``weights``); a load that
+  would wait longer for them than a release may take gives its room back.
 * Nobody else is coming or going on its GPUs, nobody booked there before it, and enough host memory is free.
 * On GPUs whose memory is measured, a reading that began after the booking, and after a neighbour's last change, shows
   as much free memory as it needs, and so do the accounts with what is foreign. Otherwise it waits, for as long as a
@@ -18,17 +20,22 @@ from swapd.core.node import GpuRecord, Node
 from swapd.core.placement import fits_now
 from swapd.core.reasons import Stage
 from swapd.core.state import Instance
+from swapd.core.weights import has_weights
 
 
 def begin(node: Node, instance: Instance) -> None:
     """Start a booked instance, or see to it that its room is shown to be free."""
     gpus = node.on(instance.gpus)
     if not node.may_load or not fits_now(gpus, instance) or is_short(node, instance.host_bytes):
-        instance.gated_since = None
+        instance.gated_since = instance.weights_wanting = None
     elif all(is_shown_free(gpu, instance) for gpu in gpus if gpu.measured):
-        start(node, instance)
+        instance.gated_since = None
+        if has_weights(instance.model):
+            start(node, instance)
+        else:
+            _await_weights(node, instance)
     elif instance.gated_since is None:
-        instance.gated_since = node.at
+        instance.gated_since, instance.weights_wanting = node.at, None
         if not instance.timeline or instance.timeline[-1][0] is not Stage.RELEASE:
             instance.timeline.append((Stage.RELEASE, node.at))
         hurry(node)
@@ -39,10 +46,23 @@ def begin(node: Node, instance: Instance) -> None:
         node.recheck = True
 
 
+def _await_weights(node: Node, instance: Instance) -> None:
+    """Wait for the end of the fetch, which was near when room was booked; if it is not, somebody else may have it."""
+    if instance.weights_wanting is None:
+        instance.weights_wanting = node.at
+        instance.timeline.append((Stage.FETCH, node.at))
+    elif node.at >= deadline(node, instance):
+        fetch = instance.model.weights.fetch
+        if fetch is not None:
+            fetch.late = True
+        forget(node, instance, Cause.WEIGHTS_WANTING, "its weights did not come in time")
+
+
 def deadline(node: Node, instance: Instance) -> Instant:
-    """Return when a booking is given up whose room is not shown to be free."""
-    assert instance.gated_since is not None
-    return Instant(instance.gated_since + node.settings.release_timeout)
+    """Return when a booking is given up whose room is not shown to be free, or whose weights do not come."""
+    since = instance.gated_since if instance.weights_wanting is None else instance.weights_wanting
+    assert since is not None
+    return Instant(since + node.settings.release_timeout)
 
 
 def is_shown_free(gpu: GpuRecord, instance: Instance) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from swapd.core.commands import Answer, Cut, Grant, Reject
+from swapd.core.course import waited_through
 from swapd.core.ids import SECOND, Duration, Instant, ModelName, RequestId
 from swapd.core.node import Node
 from swapd.core.reasons import Rejection, Stage, State
@@ -51,8 +52,7 @@ def serve(node: Node, instance: Instance) -> None:
 def stages_within(instance: Instance, arrived: Instant, waited: Duration) -> dict[Stage, Duration]:
     """Return which stages of the load a request waited through; the rest of its wait is ``queued``."""
     stages: dict[Stage, Duration] = {}
-    ends = [start for _, start in instance.timeline[1:]] + [instance.ready_at]
-    for (stage, start), end in zip(instance.timeline, ends, strict=True):
+    for stage, start, end in waited_through(instance, instance.ready_at):
         overlap = end - max(start, arrived)
         if overlap > 0:
             stages[stage] = Duration(stages.get(stage, 0) + overlap)

@@ -29,6 +29,7 @@ class Cause(enum.StrEnum):
     PLANNED = "room found or planned"
     ROOM_FREE = "every victim's memory confirmed released, and the room shown to be free"
     UNWANTED = "nobody waits any more, or what was waited for changed"
+    WEIGHTS_WANTING = "its weights are not here, and are further off than room"
     ROOM_LOST = "memory was never released, is not shown to be free, or cannot be had any more"
     ENGINE_READY = "engine ready and warm-up request answered"
     ABORTED = "nobody waits and another model needs the room"
@@ -67,6 +68,7 @@ TABLE: Final = (
     Row(State.RESERVED, Cause.ROOM_FREE, State.LOADING, "start"),
     Row(State.RESERVED, Cause.UNWANTED, State.GONE, "–"),
     Row(State.RESERVED, Cause.ROOM_LOST, State.GONE, "look for another room"),
+    Row(State.RESERVED, Cause.WEIGHTS_WANTING, State.GONE, "fetch them first"),
     Row(State.LOADING, Cause.ENGINE_READY, State.READY, "forward every waiter"),
     Row(State.LOADING, Cause.ABORTED, State.UNLOADING, "stop (abort the load)"),
     Row(State.LOADING, Cause.WITHDRAWN, State.UNLOADING, "stop (abort the load)"),

@@ -12,18 +12,21 @@ Rules that hold here:
 from typing import Final
 
 from swapd.core.commands import CoolingDown
+from swapd.core.doubts import doubted, told
 from swapd.core.grants import refuse_all, serve, settle_orders
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import step, unload
 from swapd.core.node import Node
-from swapd.core.reasons import LoadFailure, LoadResult, Rejection, UnloadCause
+from swapd.core.reasons import LoadFailure, LoadResult, Rejection, State, UnloadCause
 from swapd.core.state import BREAKDOWNS, Instance, Model
 from swapd.core.swaps import load_ended
+from swapd.core.weights import reload_time
 
 COOL_DOWN_FIRST: Final = Duration(10 * SECOND)
 COOL_DOWN_MOST: Final = Duration(300 * SECOND)
 BREAKDOWN_WINDOW: Final = Duration(300 * SECOND)
+_UNDER_WAY: Final = (State.LOADING, State.READY)
 
 
 def ready(node: Node, instance: Instance) -> None:
@@ -31,6 +34,7 @@ def ready(node: Node, instance: Instance) -> None:
     at, model = node.at, instance.model
     instance.ready_at = instance.last_used = at
     load_ended(node, instance, LoadResult.READY)
+    model.weights.verified = model.weights.renewed = False
     clear_cool_down(model, keep_failures=_breaks_down(model, at))
     drop_wish(node, model)
     touch(node, model, 0.0)
@@ -49,7 +53,7 @@ def touch(node: Node, model: Model, requests: float) -> None:
     model.frequency = faded + requests
     model.frequency_at = at
     model.clock = node.clock
-    model.worth = node.clock + model.frequency * model.lhat / SECOND / model.spec.footprint.gpus
+    model.worth = node.clock + model.frequency * reload_time(node, model) / SECOND / model.spec.footprint.gpus
 
 
 def fail_load(
@@ -59,7 +63,8 @@ def fail_load(
     model = instance.model
     load_ended(node, instance, LoadResult.FAILED, failure=failure, detail=detail)
     unload(node, instance, UnloadCause.LOAD_FAILED, cause, f"load failed ({failure.value}): {detail}")
-    cool_down(node, model, detail, permanent=permanent)
+    if not doubted(node, model, failure, detail, permanent=permanent):
+        cool_down(node, model, told(model, detail), permanent=permanent)
 
 
 def break_down(node: Node, instance: Instance, unload_cause: UnloadCause, cause: Cause, detail: str) -> None:
@@ -78,7 +83,7 @@ def _breaks_down(model: Model, at: Instant) -> bool:
 
 
 def cool_down(node: Node, model: Model, detail: str, *, permanent: bool) -> None:
-    """Refuse everybody who waits for a model, and do not try it again for a while."""
+    """Refuse everybody who waits for a model's load, and do not try it again for a while."""
     model.failures += 1
     wait = COOL_DOWN_MOST if permanent else min(COOL_DOWN_FIRST << min(model.failures - 1, 8), COOL_DOWN_MOST)
     until = Instant(node.at + wait)
@@ -88,7 +93,8 @@ def cool_down(node: Node, model: Model, detail: str, *, permanent: bool) -> None
     drop_wish(node, model)
     node.out.append(CoolingDown(model.name, model.failures, until))
     retry_after = None if permanent else Duration(wait)
-    refuse_all(node, model, Rejection.LOAD_FAILED, detail, retry_after=retry_after, permanent=permanent)
+    if model.instance is None or model.instance.state not in _UNDER_WAY:
+        refuse_all(node, model, Rejection.LOAD_FAILED, detail, retry_after=retry_after, permanent=permanent)
 
 
 def clear_cool_down(model: Model, *, keep_failures: bool = False) -> None:

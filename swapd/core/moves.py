@@ -15,6 +15,8 @@ from swapd.core.node import Node
 from swapd.core.reasons import LoadResult, Stage, State, UnloadCause
 from swapd.core.state import Drain, Eviction, Instance, Model, Stopping
 from swapd.core.swaps import load_ended
+from swapd.core.warming import warm
+from swapd.core.weights import starved_before
 
 #: how long a stop hook may run before the signal goes out
 HOOK_ALLOWANCE: Final = Duration(120 * SECOND)
@@ -80,11 +82,13 @@ def book(node: Node, model: Model, plan: Plan, why: str) -> Instance:
     node.next_instance = InstanceId(node.next_instance + 1)
     node.changes += 1
     node.loads_running += 1
+    instance.waited_from = node.at if model.since is None else model.since
     reservation = node.reservation
     if reservation is not None and reservation.model is model:
         instance.timeline.append((Stage.DRAIN, reservation.since))
     if plan.victims or plan.waits:
         instance.timeline.append((_first_stage(node, plan), node.at))
+    instance.starved = starved_before(node, instance)
     node.instances[instance.id] = instance
     for gpu in node.on(plan.gpus):
         gpu.instances[instance.id] = instance
@@ -94,6 +98,7 @@ def book(node: Node, model: Model, plan: Plan, why: str) -> Instance:
     node.out.append(Placed(instance.id, model.name, plan.gpus, node.boards.quality(plan.gpus)))
     for victim in plan.victims:
         _evict(node, victim, model)
+    warm(node, model)
     node.refresh(model)
     return instance
 

@@ -13,6 +13,7 @@ from swapd.core.agenda import Agenda
 from swapd.core.boards import Boards
 from swapd.core.catalog import Mode, SchedulingSettings
 from swapd.core.commands import Command, StaleFact
+from swapd.core.copies import Bandwidth
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.policies.base import EvictionPolicy
 from swapd.core.state import Instance, Model, Need, Request
@@ -145,6 +146,14 @@ class Node:
     wishes: dict[ModelName, Model] = field(default_factory=dict)
     #: models no longer configured of which an instance is left
     removed: dict[ModelName, None] = field(default_factory=dict)
+    #: models whose weights are, or may be, missing and wanted; those with a fetch, and those read into the page cache
+    hungry: dict[ModelName, Model] = field(default_factory=dict)
+    fetching: dict[ModelName, Model] = field(default_factory=dict)
+    warming: dict[ModelName, Model] = field(default_factory=dict)
+    #: models of which the weight cache may have to be told anew whether they are held and pinned
+    unkept: dict[ModelName, Model] = field(default_factory=dict)
+    #: how fast fetches have been
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
     reservation: Reservation | None = None
     drain: NodeDrain | None = None
     asking: Asking = field(default_factory=Asking)
@@ -190,6 +199,11 @@ class Node:
         """Enter a model in the agendas as its waiters, orders and instance now are."""
         since = model.since = model.oldest()
         name, limit, instance = model.spec.name, model.spec.max_wait, model.instance
+        if model.spec.fetched:
+            if (since is not None or instance is not None) is not model.weights.kept[0]:
+                self.unkept[name] = model
+            if since is not None and model.weights.cached is None:
+                self.hungry[name] = model
         if since is not None and instance is None:
             if name not in self.pending:
                 self.needs[model.need] = self.needs.get(model.need, 0) + 1

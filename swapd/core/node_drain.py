@@ -9,6 +9,7 @@ driver cannot be asked. A drained node stays drained until an operator says othe
 from typing import Final
 
 from swapd.core.commands import Answer
+from swapd.core.fetching import cancel_all
 from swapd.core.grants import cut_all, refuse_all
 from swapd.core.ids import SECOND, Duration
 from swapd.core.lifecycle import Cause
@@ -29,6 +30,7 @@ def advance(node: Node) -> None:
         return
     for name in node.pending:
         _refuse(node, node.models[name])
+    cancel_all(node, DETAIL)
     for instance in list(node.instances.values()):
         _stop(node, drain, instance)
 

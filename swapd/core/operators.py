@@ -7,6 +7,7 @@ not broken off. It does not override the guards: nobody in flight is cut without
 from swapd.core.commands import Answer
 from swapd.core.events import LoadOrdered, NodeDrainOrdered, NodeUndrainOrdered, PinOrdered, UnloadOrdered
 from swapd.core.feasibility import infeasible
+from swapd.core.fetching import consider
 from swapd.core.grants import serve, settle_orders
 from swapd.core.ids import Instant, ModelName, RequestId
 from swapd.core.lifecycle import Cause
@@ -121,6 +122,9 @@ def enter_pin(node: Node, model: Model) -> None:
         node.pins = dict(sorted(node.pins.items()))
     else:
         node.pins.pop(model.name, None)
+    if model.spec.fetched:
+        node.unkept[model.name] = model
+        consider(node, model)
     node.recheck = True
 
 

@@ -8,8 +8,10 @@ and settings count at once. A load under way with the old revision is broken off
 from swapd.core.catalog import Catalog, ModelSpec, SchedulingSettings
 from swapd.core.devices import set_boards
 from swapd.core.eta import expect
+from swapd.core.fetching import answer_prefetches, cancel, consider
 from swapd.core.footprints import plan_with
 from swapd.core.grants import refuse_all, refuse_queued, serve
+from swapd.core.ids import Bytes
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import clear_cool_down, drop_wish
 from swapd.core.moves import abort_load, drain, forget, lift_drain
@@ -51,6 +53,8 @@ def _enter(node: Node, spec: ModelSpec) -> None:
         enter_pin(node, model)
         return
     changed = model.spec.revision != spec.revision
+    if changed:
+        _doubt_nothing(node, model)
     _set_spec(node, model, spec)
     model.configured = True
     node.removed.pop(spec.name, None)
@@ -60,8 +64,11 @@ def _enter(node: Node, spec: ModelSpec) -> None:
         clear_cool_down(model)
         model.breakdowns.clear()
         model.story.add(node.at, "its configuration has changed")
+    if not spec.fetched:
+        _fetch_nothing(node, model, f"the weights of {model.name} are not fetched any more", ok=True)
     _bound_queue(node, model)
     _compare(node, model)
+    consider(node, model)
     node.refresh(model)
 
 
@@ -70,6 +77,22 @@ def _set_spec(node: Node, model: Model, spec: ModelSpec) -> None:
     measured = model.measured if model.spec.revision == spec.revision else None
     model.spec = spec
     plan_with(node, model, measured)
+
+
+def _doubt_nothing(node: Node, model: Model) -> None:
+    """Forget what was known of weights that may be others now; a fetch that may be of the old ones ends."""
+    weights = model.weights
+    weights.size, weights.came, weights.doubt = Bytes(0), None, ""
+    weights.verified = weights.renewed = False
+    cancel(node, model)
+
+
+def _fetch_nothing(node: Node, model: Model, detail: str, *, ok: bool) -> None:
+    """End a fetch that has lost its sense, and answer whoever waits for it."""
+    cancel(node, model)
+    model.weights.ahead = False
+    answer_prefetches(node, model, ok=ok, detail=detail, reason=None if ok else Rejection.UNKNOWN_MODEL)
+    node.unkept[model.name] = model
 
 
 def _bound_queue(node: Node, model: Model) -> None:
@@ -107,6 +130,8 @@ def _remove(node: Node, model: Model) -> None:
     model.pin_override = None
     model.thrash_pin = None
     refuse_all(node, model, Rejection.UNKNOWN_MODEL, detail, permanent=True)
+    _doubt_nothing(node, model)
+    _fetch_nothing(node, model, detail, ok=False)
     enter_pin(node, model)
     drop_wish(node, model)
     instance = model.instance

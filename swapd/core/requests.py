@@ -11,6 +11,7 @@ from swapd.core.eta import eta, note_service, surely_within, surplus
 from swapd.core.events import RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.eviction import find
 from swapd.core.feasibility import infeasible
+from swapd.core.fetching import consider
 from swapd.core.grants import grant, note_if_idle, refuse, serve
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.loads import touch
@@ -20,6 +21,7 @@ from swapd.core.node_drain import DETAIL, RETRY_AFTER
 from swapd.core.reasons import Outcome, Rejection, State
 from swapd.core.sentences import cooling, queue_full, retry_after, too_far_off
 from swapd.core.state import Instance, Model, Phase, Request
+from swapd.core.weights import has_weights
 
 # on Python 3.11 a member costs ten times as much as a global
 _READY: Final = State.READY
@@ -131,7 +133,15 @@ def _in_time(node: Node, model: Model, request: Request) -> bool:
 
 
 def _load_ahead(node: Node, model: Model) -> None:
-    """Load a model whose request was refused for its ETA, if free room and a free slot are there right now."""
+    """Load a model whose request was refused for its ETA, if free room and a free slot are there right now.
+
+    If its weights are missing, they are fetched, and it is not loaded yet.
+    """
+    if not has_weights(model):
+        model.weights.ahead = True
+        consider(node, model)
+        node.changes += 1
+        return
     if node.loads_running >= node.settings.max_concurrent_loads or not node.may_load:
         return
     plan = find(node, model.need, surplus(node, model), {})

@@ -6,13 +6,14 @@ Rules that hold here:
   placed, and could be if busy residents let their requests finish.
 * Its victims drain: what is in flight finishes, what is new queues behind it. Nobody is stopped before all of them
   are idle, so a reservation that is dropped has cost nobody a reload.
-* It is dropped as soon as its model is placed or nobody waits for it any more; then its victims serve again.
+* It is dropped as soon as its model is placed, nobody waits for it any more, or its weights prove to be far off; then
+  its victims serve again.
 * The other models go on with the GPUs outside it.
 """
 
 from collections.abc import Mapping
 
-from swapd.core.eta import clearing_estimate, drain_costs, drain_due
+from swapd.core.eta import clearing_estimate, drain_costs, drain_due, weights_slack
 from swapd.core.eviction import Failed, Plan, candidates, find
 from swapd.core.grants import serve, settle_orders
 from swapd.core.guards import is_patient
@@ -23,6 +24,7 @@ from swapd.core.placement import option, suited
 from swapd.core.reasons import State
 from swapd.core.sentences import gpu_list
 from swapd.core.state import Model
+from swapd.core.weights import lacks_weights
 
 
 def keep(node: Node) -> None:
@@ -31,6 +33,9 @@ def keep(node: Node) -> None:
     if reservation is None:
         return
     if reservation.model.name not in node.pending:
+        drop(node)
+        return
+    if lacks_weights(node, reservation.model, weights_slack(node)):
         drop(node)
         return
     need = reservation.model.need
@@ -70,6 +75,8 @@ def consider(node: Node) -> None:
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
+        if lacks_weights(node, model, clearing):
+            continue
         patient = is_patient(node, model, model.since, clearing)
         if failed.covers(model.need, patient=patient) or not drain_due(node, model, model.since, clearing):
             continue

@@ -19,6 +19,9 @@ from swapd.core import (
     requests,
     review,
     snapshot,
+    standings,
+    warming,
+    weight_facts,
 )
 from swapd.core.boards import boards_for
 from swapd.core.catalog import Catalog
@@ -112,6 +115,8 @@ class Scheduler:
         matters = self._apply(event)
         if matters or node.changes != changes or (node.wake is not None and node.wake <= event.at):
             settle(node)
+        if node.unkept:
+            standings.keep(node)
         return tuple(node.out)
 
     def _apply(self, event: Event) -> bool:
@@ -159,18 +164,24 @@ class Scheduler:
                 return recall.recall(node, event)
             case WeekKnown():
                 return review.week_known(node, event)
-            case (
-                WeightsCached()
-                | FetchStarted()
-                | FetchWaits()
-                | FetchProgressed()
-                | WeightsFetched()
-                | FetchFailed()
-                | WeightsWarmed()
-                | WeightsVerified()
-                | PrefetchOrdered()
-            ):
-                return False
+            case WeightsCached():
+                return weight_facts.weights_cached(node, event)
+            case FetchStarted():
+                return weight_facts.fetch_started(node, event)
+            case FetchWaits():
+                return weight_facts.fetch_waits(node, event)
+            case FetchProgressed():
+                return weight_facts.fetch_progressed(node, event)
+            case WeightsFetched():
+                return weight_facts.weights_fetched(node, event)
+            case FetchFailed():
+                return weight_facts.fetch_failed(node, event)
+            case WeightsWarmed():
+                return warming.weights_warmed(node, event)
+            case WeightsVerified():
+                return weight_facts.weights_verified(node, event)
+            case PrefetchOrdered():
+                return weight_facts.prefetch_ordered(node, event)
             case LoadOrdered():
                 return operators.load_ordered(node, event)
             case UnloadOrdered():
@@ -207,8 +218,9 @@ class Scheduler:
         return snapshot.build(self._node, self._node.at if at is None else max(self._node.at, at))
 
     def standings(self, at: Instant | None = None) -> Mapping[ModelName, WeightStanding]:
-        """Return what the weight cache has to know of each model whose weights it keeps; as ``view``, changes nothing."""
-        return {}
+        """Return what the weight cache has to know of each model whose weights it keeps; changes nothing."""
+        node = self._node
+        return standings.standings(node, node.at if at is None else max(node.at, at))
 
     def demand(self) -> DemandKnown:
         """Return what is to survive a restart: to be told to the next run, with the time in between."""

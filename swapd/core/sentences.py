@@ -12,6 +12,7 @@ from swapd.core.node import Node
 from swapd.core.reasons import State
 from swapd.core.state import Instance, Model
 from swapd.core.topology import Gpu, GpuHealth
+from swapd.core.weights import has_weights
 
 #: the least time after which to ask again, and the least share of what was expected
 LEAST: Final = Duration(SECOND)
@@ -80,9 +81,21 @@ def _obstacle(node: Node, model: Model, remaining: Duration) -> str:
     if instance is not None and overdue_load(node, instance):
         return f"its load is taking longer than the expected {spell(model.lhat)}"
     more = f"it is expected to take {spell(remaining)} more"
+    if instance is None and not has_weights(model):
+        return weights_are_missing(model, remaining)
     if instance is None or instance.state is State.DRAINING:
         return f"there is no room for it yet, and {more}; {ADVICE}"
     return more
+
+
+def weights_are_missing(model: Model, remaining: Duration) -> str:
+    """Say why a model's weights are not here."""
+    weights = model.weights
+    if weights.verifying:
+        return "its weights are being verified, because its engine has failed to load them"
+    if weights.fetch is not None and weights.fetch.waits:
+        return f"its weights cannot be fetched yet: {weights.fetch.waits}"
+    return f"its weights are being fetched, and it is expected to take {spell(remaining)} more"
 
 
 def _busy(node: Node, instance: Instance, remaining: Duration) -> str:

@@ -1,19 +1,19 @@
 """Takes every decision that an event makes possible, until nothing more changes. There is one copy of this tree.
 
 In this order, again and again: what is due; the node's own drain; cordoned GPUs and a driver in trouble; instances that
-may leave or start; refusals; the reservation; then the pending models, the most urgent first, and last the pins, the
-largest first, and what comes back after a change. When nothing changes any more, the driver is asked if somebody waits
-for its word.
+may leave or start; refusals; missing weights; the reservation; then the pending models, the most urgent first, and last
+the pins, the largest first, and what comes back after a change. When nothing changes any more, the driver is asked if
+somebody waits for its word.
 
 A model that finds no room does not stop the others, and a footprint that found none is not tried again in the same
 round: booking only takes room away.
 """
 
-from swapd.core import devices, gate, node_drain, reservation
+from swapd.core import devices, fetching, gate, node_drain, reservation, warming
 from swapd.core.asking import ask
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
-from swapd.core.eta import clearing_estimate, surplus
+from swapd.core.eta import clearing_estimate, surplus, weights_slack
 from swapd.core.eviction import Failed, Plan, candidates, find
 from swapd.core.feasibility import Infeasible, infeasible
 from swapd.core.grants import refuse_all
@@ -26,6 +26,7 @@ from swapd.core.placement import holds
 from swapd.core.reasons import Rejection, State, UnloadCause
 from swapd.core.state import Instance, Model, Need
 from swapd.core.wakeups import next_wakeup
+from swapd.core.weights import has_weights, lacks_weights, note_fed, note_starved
 
 
 def settle(node: Node) -> None:
@@ -39,12 +40,14 @@ def settle(node: Node) -> None:
         for instance in list(node.instances.values()):
             _move_on(node, instance)
         _refuse(node)
+        fetching.order_missing(node)
         reservation.keep(node)
         if node.drain is None and node.may_load:
             _place_pending(node)
             _place_pins(node)
             if node.changes == changes:
                 reservation.consider(node)
+    warming.stop_needless(node)
     node_drain.answer_if_drained(node)
     ask(node)
     _forget_removed(node)
@@ -55,7 +58,9 @@ def _forget_removed(node: Node) -> None:
     """Forget models that are no longer configured, once nothing is left of them."""
     for name in list(node.removed):
         model = node.models[name]
-        if not any(instance.model is model for instance in node.instances.values()):
+        if not model.weights.busy and not any(instance.model is model for instance in node.instances.values()):
+            node.hungry.pop(name, None)
+            node.unkept.pop(name, None)
             del node.models[name], node.removed[name]
 
 
@@ -92,6 +97,8 @@ def _move_on(node: Node, instance: Instance) -> None:
             elif instance.step < node.step and not holds(node.on(instance.gpus), instance):
                 forget(node, instance, Cause.ROOM_LOST, "the memory booked for it cannot be had any more")
                 node.recheck = True
+            elif model.spec.fetched and lacks_weights(node, model, weights_slack(node)):
+                forget(node, instance, Cause.WEIGHTS_WANTING, "its weights are not here, and far off")
             else:
                 gate.begin(node, instance)
         case State.DRAINING:
@@ -106,9 +113,11 @@ def _move_on(node: Node, instance: Instance) -> None:
 
 
 def _renew(node: Node, instance: Instance) -> None:
-    """Let an outdated instance leave when idle, or drain it when it never is."""
+    """Let an outdated instance leave when idle, or drain it when it never is; not before its new weights are here."""
     model = instance.model
     assert instance.outdated_since is not None
+    if not has_weights(model):
+        return
     if not instance.in_flight and not model.queue:
         if quiet(node, instance):
             node.wishes[model.name] = model
@@ -130,6 +139,11 @@ def _place_pending(node: Node) -> None:
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
+        if model.spec.fetched:
+            if lacks_weights(node, model, clearing):
+                note_starved(node, model)
+                continue
+            note_fed(node, model)
         patient = is_patient(node, model, model.since, clearing)
         holder = node.reservation is not None and node.reservation.model is model
         if (failed.covers(model.need, patient=patient) and not holder) or (node.manual and not model.orders):
@@ -153,11 +167,13 @@ def _place_pending(node: Node) -> None:
 
 def _explain(node: Node, clearing: int) -> None:
     """Tell the models that have just become pending what stands in their way."""
-    for name in node.unexplained:
+    for name in list(node.unexplained):
         model = node.models.get(name)
         if model is not None and model.since is not None and name in node.pending:
+            if lacks_weights(node, model, clearing):
+                continue
             _note_blocks(node, model, patient=is_patient(node, model, model.since, clearing))
-    node.unexplained.clear()
+        del node.unexplained[name]
 
 
 def _place_pins(node: Node) -> None:
@@ -167,12 +183,15 @@ def _place_pins(node: Node) -> None:
     """
     absent = [model for model in node.pins.values() if model.instance is None]
     absent.sort(key=_largest_first)
+    clearing = clearing_estimate(node)
     for model in [*absent, *node.wishes.values()]:
         if node.loads_running >= node.settings.max_concurrent_loads:
             return
         may_evict = model.pinned and not node.manual
         wished = model.name in node.wishes
         if model.instance is not None or not (may_evict or wished) or _cooling(node, model):
+            continue
+        if lacks_weights(node, model, clearing):
             continue
         leaving = candidates(node, patient=False) if may_evict else {}
         plan = find(node, model.need, surplus(node, model), leaving)

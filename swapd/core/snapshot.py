@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from swapd.core.eta import median
+from swapd.core.eta import clearing_estimate
 from swapd.core.ids import NO_GPUS, Bytes, GpuSet, InstanceId, Instant
 from swapd.core.node import GpuRecord, Node
 from swapd.core.node_drain import drained
-from swapd.core.reasons import Stage, State, WaitingFor
+from swapd.core.reasons import State, WaitingFor
 from swapd.core.state import Instance, Model
-from swapd.core.view import FreeView, GpuView, InstanceView, ModelView, NodeView, ReservationView
+from swapd.core.view import FetchView, FreeView, GpuView, InstanceView, ModelView, NodeView, ReservationView
+from swapd.core.weights import lacks_weights, median, remaining_fetch
 
 #: less foreign memory than this leaves a GPU free: a display, a monitor's context
 FOREIGN_OF_WEIGHT: Final = Bytes(1 << 30)
@@ -78,8 +79,8 @@ def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView
         load_times={source: median(times) for source, times in sorted(model.load_times.items())},
         max_wait=model.spec.max_wait,
         fetched=model.spec.fetched,
-        cached_bytes=None,
-        fetch=None,
+        cached_bytes=model.weights.cached,
+        fetch=_fetch(node, model, at),
         gpus=model.spec.footprint.gpus,
         declared_bytes=model.spec.footprint.bytes_per_gpu,
         measured_bytes=model.measured,
@@ -105,16 +106,33 @@ def _ahead(moment: Instant | None, at: Instant) -> Instant | None:
     return moment if moment is not None and moment > at else None
 
 
+def _fetch(node: Node, model: Model, at: Instant) -> FetchView | None:
+    fetch = model.weights.fetch
+    if fetch is None:
+        return None
+    return FetchView(
+        since=fetch.since,
+        running=fetch.running is not None,
+        done=fetch.done,
+        total=fetch.total or model.weights.size,
+        rate=fetch.rate,
+        remaining=remaining_fetch(node, model, at),
+        waits=fetch.waits,
+    )
+
+
 def waiting_for(node: Node, model: Model) -> WaitingFor:
     """Return what the queue of a model waits for."""
     instance = model.instance
     if instance is None:
+        if lacks_weights(node, model, clearing_estimate(node)):
+            return WaitingFor.WEIGHTS
         holder = node.reservation is not None and node.reservation.model is model
         return WaitingFor.VICTIMS if holder else WaitingFor.ROOM
     if instance.state is State.RESERVED:
-        return WaitingFor.VICTIMS
+        return WaitingFor.VICTIMS if instance.weights_wanting is None else WaitingFor.WEIGHTS
     if instance.state is State.LOADING:
-        return WaitingFor.WEIGHTS if instance.timeline[-1][0] is Stage.FETCH else WaitingFor.LOAD
+        return WaitingFor.LOAD
     return WaitingFor.ENGINE_SLOT if instance.state is State.READY else WaitingFor.ROOM
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from swapd.core.catalog import ModelSpec, NvlinkUse, Priority, Source
+from swapd.core.copies import Weights
 from swapd.core.ids import NO_GPUS, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.queue import ModelQueue
 from swapd.core.reasons import EvictionBlock, Move, PinnedBy, ReleaseEvidence, Stage, State, UnloadCause
@@ -183,6 +184,14 @@ class Instance:
     eviction: Eviction | None = None
     #: loads although nobody waits: a request was refused for its ETA, but room was free
     ahead: bool = False
+    #: since when somebody has waited for it, or when it was booked
+    waited_from: Instant = Instant(0)
+    #: from when to when nothing but its weights had kept it from being booked
+    starved: tuple[Instant, Instant] | None = None
+    #: in RESERVED: since when nothing but its weights is wanting
+    weights_wanting: Instant | None = None
+    #: all of its weights were read into memory before its engine was started
+    warm: bool = False
     #: operators who wait for it to be gone
     unload_orders: list[RequestId] = field(default_factory=list)
     story: Story = field(default_factory=Story)
@@ -241,6 +250,7 @@ class Model:
     #: EvictionBlocked notes already given for its present wait
     noted: dict[tuple[InstanceId, EvictionBlock], None] = field(default_factory=dict)
     demand: Demand = field(default_factory=Demand)
+    weights: Weights = field(default_factory=Weights)
     #: what the hourly counts of a week say; ``None``: not told yet
     week: Week | None = None
     #: where it had better be, as last said

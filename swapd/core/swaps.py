@@ -8,10 +8,11 @@ from typing import Final
 
 from swapd.core.catalog import Source
 from swapd.core.commands import LoadFinished, NodeLoadChanged, VerdictChanged
+from swapd.core.course import load_time_of, source_of, stages_of, timeline_of
 from swapd.core.eta import note_load_times
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.node import Node
-from swapd.core.reasons import LoadFailure, LoadResult, Stage, Verdict
+from swapd.core.reasons import LoadFailure, LoadResult, Verdict
 from swapd.core.state import Instance, Model
 from swapd.core.viability import EVALUATE_EVERY, LOADS_NEEDED
 
@@ -27,7 +28,8 @@ def load_ended(
 ) -> None:
     """Account for a load that has just ended, and leave the note."""
     at, model = node.at, instance.model
-    load_time = Duration(at - instance.started_at)
+    source = source_of(instance)
+    load_time = load_time_of(instance, source, at)
     began = instance.timeline[0][1]
     swap = Duration(at - began)
     gpu_seconds = swap / SECOND * instance.gpus.bit_count()
@@ -36,14 +38,16 @@ def load_ended(
     node.load.gpu_seconds.add(at, gpu_seconds)
     relapse = False
     if result is LoadResult.READY:
-        note_load_times(model, Source.CACHE, (load_time,))
+        if source is not Source.REMOTE:
+            model.weights.local = source
+        note_load_times(model, source, (load_time,))
         relapse = model.demand.relapse(model.lhat, instance.reserved_at)
         _returned(node, model, instance.reserved_at, gpu_seconds)
     note = LoadFinished(
         instance.id,
         model.name,
         result,
-        Source.CACHE,
+        source,
         load_time,
         swap,
         stages_of(instance, at),
@@ -51,18 +55,10 @@ def load_ended(
         failure,
         detail,
         relapse,
+        timeline_of(instance, at),
     )
     node.out.append(note)
     _judge_node(node)
-
-
-def stages_of(instance: Instance, end: Instant) -> dict[Stage, Duration]:
-    """Return how long each stage of a load took."""
-    stages: dict[Stage, Duration] = {}
-    ends = [start for _, start in instance.timeline[1:]] + [end]
-    for (stage, start), stop in zip(instance.timeline, ends, strict=True):
-        stages[stage] = Duration(stages.get(stage, 0) + stop - start)
-    return stages
 
 
 def _returned(node: Node, model: Model, booked_at: Instant, gpu_seconds: float) -> None:

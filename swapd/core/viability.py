@@ -51,6 +51,8 @@ class Demand:
     #: requests since the daemon's start, and those that an earlier run had counted
     arrivals: int = 0
     recalled: int = 0
+    #: of its last request; ``None``: none yet
+    last_arrival: Instant | None = None
     requests: Decayed = field(default_factory=Decayed)
     episodes: Decayed = field(default_factory=Decayed)
     load_seconds: Decayed = field(default_factory=Decayed)
@@ -70,6 +72,7 @@ class Demand:
     def arrived(self, at: Instant, *, idle: bool) -> None:
         """Count a request; ``idle``: nothing was in flight or waiting before it."""
         self.arrivals += 1
+        self.last_arrival = at
         self.requests.add(at, 1.0)
         if idle and at - self.idle_since >= EPISODE_GAP:
             self.episodes.add(at, 1.0)

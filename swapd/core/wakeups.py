@@ -12,6 +12,7 @@ from swapd.core.ids import Instant
 from swapd.core.node import Node
 from swapd.core.reasons import State
 from swapd.core.state import Instance
+from swapd.core.weights import near_moment
 
 
 def next_wakeup(node: Node) -> Instant | None:
@@ -36,6 +37,7 @@ def _moments(node: Node) -> list[int]:
     if node.pending:
         _of_pending(node, found)
     found += [model.cooling_until for model in node.pins.values() if model.cooling_until is not None]
+    _of_weights(node, found)
     order = next_order(node)
     if order is not None:
         found.append(order)
@@ -46,6 +48,15 @@ def _moments(node: Node) -> list[int]:
         if node.drain.deadline is not None:
             found.append(node.drain.deadline)
     return found
+
+
+def _of_weights(node: Node, found: list[int]) -> None:
+    """Add when fetches are near their end, and when those that failed may be tried again."""
+    found += [model.cooling_until for model in node.hungry.values() if model.cooling_until is not None]
+    if node.fetching:
+        clearing = clearing_estimate(node)
+        near = (near_moment(node, model, clearing) for model in node.fetching.values() if model.instance is None)
+        found += [moment for moment in near if moment is not None]
 
 
 def _of_instance(node: Node, instance: Instance, found: list[int], *, wanted: bool) -> None:
@@ -62,7 +73,7 @@ def _of_instance(node: Node, instance: Instance, found: list[int], *, wanted: bo
             if wanted and not instance.model.pinned:
                 found.append(protected_until(node, instance))
                 found.append(resident_until(node, instance))
-        case State.RESERVED if instance.gated_since is not None:
+        case State.RESERVED if instance.gated_since is not None or instance.weights_wanting is not None:
             found.append(gate.deadline(node, instance))
         case _:
             pass

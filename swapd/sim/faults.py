@@ -10,10 +10,22 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from swapd.core.commands import Check, Grant, Kill, Start, Stop
+from swapd.core.commands import (
+    Check,
+    FetchWeights,
+    Grant,
+    Kill,
+    RefetchWeights,
+    Start,
+    Stop,
+    VerifyWeights,
+    WarmWeights,
+)
 from swapd.core.events import (
     EngineGone,
     Event,
+    FetchFailed,
+    FetchWaits,
     InstanceExited,
     InstanceReady,
     InstanceUnhealthy,
@@ -23,9 +35,11 @@ from swapd.core.events import (
     StageEntered,
     StopSignalled,
     UpstreamFailed,
+    WeightsVerified,
+    WeightsWarmed,
 )
-from swapd.core.ids import InstanceId, Instant, RequestId, seconds
-from swapd.core.reasons import LoadFailure, Outcome
+from swapd.core.ids import Bytes, InstanceId, Instant, RequestId, seconds
+from swapd.core.reasons import FetchFailure, LoadFailure, Outcome
 from swapd.sim.world import World
 
 
@@ -64,6 +78,18 @@ class Fault(enum.StrEnum):
     REPEATS = "repeats"
     #: an engine whose GPU has left the bus goes on without a word
     HANGS_WITHOUT_GPU = "hangs_without_gpu"
+    #: the source breaks off, refuses, or sends something else than it promised
+    FETCH_BREAKS = "fetch_breaks"
+    FETCH_REFUSED = "fetch_refused"
+    FETCH_CORRUPT = "fetch_corrupt"
+    #: … takes a minute longer, the rest of it without a word
+    FETCH_STALLS = "fetch_stalls"
+    #: … waits for room on the disk first
+    FETCH_WAITS = "fetch_waits"
+    #: the copy proves to be damaged
+    COPY_DAMAGED = "copy_damaged"
+    #: there is not memory enough to read all of a copy
+    WARMS_IN_PART = "warms_in_part"
 
 
 LOAD_FAULTS = (
@@ -89,6 +115,13 @@ KILL_FAULTS = (Fault.SURVIVES_KILL, Fault.HOLDS_MEMORY, Fault.RELEASES_LATE, Fau
 CHECK_FAULTS = (Fault.CHECK_FAILS, Fault.CHECK_FINDS_EXIT, Fault.REPEATS)
 RELEASE_FAULTS = (Fault.HOLDS_MEMORY, Fault.RELEASES_LATE)
 STRAND_FAULTS = (Fault.HANGS_WITHOUT_GPU,)
+FETCH_FAULTS = (
+    Fault.FETCH_BREAKS,
+    Fault.FETCH_REFUSED,
+    Fault.FETCH_CORRUPT,
+    Fault.FETCH_STALLS,
+    Fault.FETCH_WAITS,
+)
 SERVE_FAULTS = (Fault.REFUSES_REQUEST, Fault.BREAKS_REQUEST, Fault.HANGS_REQUEST, Fault.CLIENT_LEAVES)
 
 Choice = Callable[[tuple[Fault, ...]], Fault | None]
@@ -167,6 +200,38 @@ class FaultyWorld:
         hangs = self.choose(STRAND_FAULTS) is Fault.HANGS_WITHOUT_GPU
         return () if hangs else self.healthy.strand(instance, now)
 
+    def fetch(self, order: FetchWeights | RefetchWeights, now: Instant) -> tuple[Event, ...]:
+        """Facts after the order of a fetch."""
+        facts = self.healthy.fetch(order, now)
+        fault = self.choose(FETCH_FAULTS)
+        at, model = self._between(now, facts[-1].at), order.model
+        match fault:
+            case Fault.FETCH_STALLS:
+                progress = tuple(fact for fact in facts[:-1] if fact.at <= at)
+                return (*progress, replace(facts[-1], at=Instant(facts[-1].at + _LATE)))
+            case Fault.FETCH_WAITS:
+                late = tuple(replace(fact, at=Instant(fact.at + _LATE)) for fact in facts[1:])
+                return (facts[0], FetchWaits(now, model, "the disk is full"), *late)
+            case Fault.FETCH_BREAKS | Fault.FETCH_REFUSED | Fault.FETCH_CORRUPT:
+                before = tuple(fact for fact in facts[:-1] if fact.at <= at)
+                return (*before, FetchFailed(at, model, _FETCH_FAILURES[fault], f"the source: {fault.value}"))
+            case _:
+                return facts
+
+    def warm(self, order: WarmWeights, now: Instant) -> tuple[Event, ...]:
+        """Facts after a WarmWeights."""
+        facts = self.healthy.warm(order, now)
+        if self.choose((Fault.WARMS_IN_PART,)) is None:
+            return facts
+        return (WeightsWarmed(facts[-1].at, order.model, read=Bytes(1), present=Bytes(0), whole=False),)
+
+    def verify(self, order: VerifyWeights, now: Instant) -> tuple[Event, ...]:
+        """Facts after a VerifyWeights."""
+        facts = self.healthy.verify(order, now)
+        if self.choose((Fault.COPY_DAMAGED,)) is None:
+            return facts
+        return (WeightsVerified(facts[-1].at, order.model, intact=False, detail="a checksum differs"),)
+
     def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:
         """Facts after a Grant."""
         facts = self.healthy.serve(order, now)
@@ -207,6 +272,12 @@ class FaultyWorld:
     def _between(self, first: Instant, last: Instant) -> Instant:
         return Instant(self.chance.randint(first, last))
 
+
+_FETCH_FAILURES: Mapping[Fault, FetchFailure] = {
+    Fault.FETCH_BREAKS: FetchFailure.UNREACHABLE,
+    Fault.FETCH_REFUSED: FetchFailure.REFUSED,
+    Fault.FETCH_CORRUPT: FetchFailure.CORRUPT,
+}
 
 _ENDINGS: Mapping[Fault, Callable[[Instant, InstanceId], Event]] = {
     Fault.LOAD_FAILS: lambda at, instance: LoadFailed(at, instance, LoadFailure.WARMUP, "out of luck"),

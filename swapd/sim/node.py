@@ -10,7 +10,7 @@ load, and what befalls the devices is heard of later. Without one the devices ar
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from swapd.core.commands import Answer, Check, Command, Cut, Grant, Kill, Note, ReadMemory, Reject, Start, Stop
 from swapd.core.events import (
@@ -34,6 +34,7 @@ from swapd.core.reasons import LoadFailure, Outcome
 from swapd.core.topology import GpuHealth
 from swapd.sim.driver import HealthTurns, Incident
 from swapd.sim.reader import Reader, ReadingBegins
+from swapd.sim.shelf import Shelf
 from swapd.sim.timeline import Happening, Scheduled, Timeline, drop
 from swapd.sim.world import World
 
@@ -93,6 +94,7 @@ class VirtualNode:
         self.stopping: set[InstanceId] = set()
         self._observers = tuple(observers)
         self._ahead = Timeline()
+        self.shelf = Shelf(self._ahead)
         self._by_instance: dict[InstanceId, list[Scheduled]] = {}
         self._ticks_at_once = 0
 
@@ -132,14 +134,19 @@ class VirtualNode:
         self.now = event.at
         if isinstance(event, Incident | ReadingBegins):
             self._behind_the_scenes(event)
-        elif self._happens(event):
-            commands = self.scheduler.handle(event)
-            for observe in self._observers:
-                observe(event, commands)
-            for command in commands:
-                self._carry_out(command)
-            self._follow_up(event)
+            return True
+        for fact in self.shelf.told(event):
+            if self._happens(fact):
+                self._tell(fact)
         return True
+
+    def _tell(self, event: Event) -> None:
+        commands = self.scheduler.handle(event)
+        for observe in self._observers:
+            observe(event, commands)
+        for command in commands:
+            self._carry_out(command)
+        self._follow_up(event)
 
     def _begin_readings(self, until: Instant | None) -> None:
         """Begin the regular readings that are due before anything else happens; they alone keep no run going."""
@@ -258,7 +265,7 @@ class VirtualNode:
             case Answer():
                 pass
             case _:
-                assert_never(command)
+                self.shelf.carry_out(command, self.world, self.now)
 
     def _start(self, order: Start) -> None:
         self.alive[order.instance] = order

@@ -5,7 +5,8 @@ Rules that hold here:
 * The core decides, as it would in the daemon; engines load and leave in no time.
 * Pinned models are placed first, as at the daemon's start. Every other model is then loaded by itself beside them, and
   unloaded again, so that the order of the file does not matter.
-* The node is empty: nobody else holds memory of a GPU, whatever its driver says just now.
+* The node is empty: nobody else holds memory of a GPU, whatever its driver says just now; and all weights are
+  on it.
 """
 
 from collections import deque
@@ -19,6 +20,7 @@ from swapd.core.ids import NO_GPUS, GpuSet, Instant, ModelName, RequestId
 from swapd.core.reasons import PlacementQuality
 from swapd.core.scheduler import Scheduler
 from swapd.core.topology import NodeTopology
+from swapd.sim.shelf import at_hand
 
 _NOW: Final = Instant(0)
 
@@ -38,7 +40,7 @@ class Place:
 
 def rehearse(topology: NodeTopology, catalog: Catalog) -> tuple[Place, ...]:
     """Return a place for each model, in the order of the catalogue."""
-    node = _Node(topology, catalog)
+    node = _Node(topology, at_hand(catalog))
     node.play(Tick(_NOW))
     places = {name: node.kept(name) for name, spec in catalog.models.items() if spec.pinned}
     places |= {name: node.visited(name) for name in catalog.models if name not in places}

@@ -10,6 +10,7 @@ from swapd.core.topology import NodeTopology
 from swapd.sim.node import Observer, VirtualNode
 from swapd.sim.replay import Origin
 from swapd.sim.report import Counter, Report
+from swapd.sim.shelf import at_hand
 from swapd.sim.workload import Arrival
 from swapd.sim.world import HealthyWorld, Timings, World
 
@@ -39,13 +40,13 @@ def simulate(
     until: Instant | None = None,
     observers: Iterable[Observer] = (),
 ) -> Report:
-    """Run the workload on a fresh node and count what came out.
+    """Run the workload on a fresh node and count what came out; all weights are on the node from the start.
 
     Without ``world`` nothing fails. Without ``until`` the run ends when the last thing has happened; with a finite
     ``idle_unload`` or a pin that is a good while after the last request.
     """
     counter = Counter(gpus=len(setup.topology.gpus), footprints=setup.catalog.models)
-    scheduler = Origin(setup.topology, setup.catalog, policy=setup.policy).scheduler()
+    scheduler = Origin(setup.topology, at_hand(setup.catalog), policy=setup.policy).scheduler()
     node = VirtualNode(
         scheduler,
         world or setup.healthy(workload),

@@ -5,11 +5,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swapd.core.events import Event
-from swapd.core.ids import Instant
+from swapd.core.ids import Instant, ModelName
 from swapd.sim.driver import Incident
 from swapd.sim.reader import ReadingBegins
 
-Happening = Event | Incident | ReadingBegins
+
+@dataclass(frozen=True, slots=True)
+class CopyDeleted:
+    """Somebody deletes the copy of a model's weights by hand."""
+
+    at: Instant
+    model: ModelName
+
+
+Happening = Event | Incident | ReadingBegins | CopyDeleted
 
 
 @dataclass(slots=True)

@@ -8,10 +8,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swapd.core.commands import Check, Grant, Kill, Start, Stop
+from swapd.core.commands import (
+    Check,
+    FetchWeights,
+    Grant,
+    Kill,
+    RefetchWeights,
+    Start,
+    Stop,
+    VerifyWeights,
+    WarmWeights,
+)
 from swapd.core.events import (
     EngineGone,
     Event,
+    FetchProgressed,
+    FetchStarted,
     InstanceExited,
     InstanceHealthy,
     InstanceReady,
@@ -21,8 +33,11 @@ from swapd.core.events import (
     StageEntered,
     StopSignalled,
     UpstreamFailed,
+    WeightsFetched,
+    WeightsVerified,
+    WeightsWarmed,
 )
-from swapd.core.ids import MILLISECOND, SECOND, Duration, InstanceId, Instant, ModelName, RequestId, seconds
+from swapd.core.ids import MILLISECOND, SECOND, Bytes, Duration, InstanceId, Instant, ModelName, RequestId, seconds
 from swapd.core.reasons import Outcome, Stage
 
 
@@ -53,6 +68,18 @@ class World(Protocol):
         """Facts about a running engine one of whose GPUs has left the bus."""
         ...
 
+    def fetch(self, order: FetchWeights | RefetchWeights, now: Instant) -> tuple[Event, ...]:
+        """Facts after the order of a fetch."""
+        ...
+
+    def warm(self, order: WarmWeights, now: Instant) -> tuple[Event, ...]:
+        """Facts after a WarmWeights."""
+        ...
+
+    def verify(self, order: VerifyWeights, now: Instant) -> tuple[Event, ...]:
+        """Facts after a VerifyWeights."""
+        ...
+
     def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:
         """Facts after a Grant: how the request ends."""
         ...
@@ -78,6 +105,11 @@ class Timings:
     give_back: Duration = seconds(1)
     #: from Check to its answer
     check: Duration = Duration(5 * MILLISECOND)
+    #: from the order of a fetch until the copy is complete, and the size of a copy
+    fetch: Duration = seconds(30)
+    copy_bytes: Bytes = Bytes(1 << 30)
+    #: from the order to read a copy into the page cache, or to verify it, to its answer
+    read: Duration = seconds(4)
     #: from Grant to the end of the answer, by request
     service: Mapping[RequestId, Duration] = field(default_factory=dict)
     #: … of a request not named there
@@ -135,6 +167,25 @@ class HealthyWorld:
     def strand(self, instance: InstanceId, now: Instant) -> tuple[Event, ...]:
         """End the engine at its next call to the GPU."""
         return (InstanceExited(Instant(now + SECOND), instance, -6, "a GPU has fallen off the bus"),)
+
+    def fetch(self, order: FetchWeights | RefetchWeights, now: Instant) -> tuple[Event, ...]:
+        """Begin at once, tell how it gets on every second, end in the time of a fetch."""
+        model, size, took = order.model, self.timings.copy_bytes, self.timings.fetch
+        rate = size * SECOND / took
+        progress = (
+            FetchProgressed(Instant(now + passed), model, Bytes(size * passed // took), size, rate)
+            for passed in range(SECOND, took, SECOND)
+        )
+        return (FetchStarted(now, model), *progress, WeightsFetched(Instant(now + took), model, size, took))
+
+    def warm(self, order: WarmWeights, now: Instant) -> tuple[Event, ...]:
+        """Read all of the copy."""
+        end, size = Instant(now + self.timings.read), self.timings.copy_bytes
+        return (WeightsWarmed(end, order.model, read=size, present=Bytes(0), whole=True),)
+
+    def verify(self, order: VerifyWeights, now: Instant) -> tuple[Event, ...]:
+        """Find the copy intact."""
+        return (WeightsVerified(Instant(now + self.timings.read), order.model, intact=True),)
 
     def serve(self, order: Grant, now: Instant) -> tuple[Event, ...]:
         """End the answer after the request's service time."""

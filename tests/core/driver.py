@@ -31,6 +31,7 @@ from swapd.core.reasons import LoadFailure, Outcome, Stage
 from swapd.core.scheduler import Scheduler
 from swapd.core.topology import Gpu, NodeTopology
 from swapd.core.view import ModelView
+from tests.core.store import Store
 
 GIB = 1 << 30
 
@@ -116,6 +117,7 @@ class World:
         self._plan: list[tuple[int, int, Callable[[], ev.Event | None]]] = []
         self._count = 0
         self._ids = 0
+        self.store = Store(self)
 
     # planning
 
@@ -226,7 +228,7 @@ class World:
                 assert command.request not in self.answers
                 self.answers[command.request] = (now, command)
             case _:
-                pass
+                self.store.carry_out(command, now)
 
     def _load(self, command: Start, now: float) -> None:
         instance, name = command.instance, str(command.spec.name)

@@ -319,14 +319,6 @@ def test_what_a_queue_waits_for_is_told_apart() -> None:
     assert world.model("b").queued == {WaitingFor.ROOM: 1}
 
 
-def test_weights_that_are_being_fetched_are_waited_for_by_name() -> None:
-    world = World([spec("a", load=100)])
-    world.request("a", at=0)
-    world.fact(ev.StageEntered, "a", 1, stage=Stage.FETCH)
-    world.run(2)
-    assert world.model("a").queued == {WaitingFor.WEIGHTS: 1}
-
-
 def test_an_operator_who_waits_for_room_is_answered_by_the_deadline_too() -> None:
     world = World([spec("a", load=10), spec("b", load=10, max_wait=seconds(50))], gpus=1)
     world.request("a", at=0, service=1000)

@@ -1,0 +1,112 @@
+"""Decides which weights are fetched, and which fetches end before they are done.
+
+Rules that hold here:
+
+* Fetched is what is missing and wanted: by somebody who waits (then it goes first) or ahead, for a pin, for a model
+  that comes back after a change, for a placer's order, or because a request was refused for its ETA.
+* A fetch that nobody wants any more goes on: its bytes serve the next request. The end of the node's service, another
+  configuration of the model, or its removal end it.
+* In manual mode nothing is fetched but by an operator's word. A model that cools down is not tried, unless an operator
+  wants its weights.
+"""
+
+from swapd.core.commands import Answer, CancelFetch, FetchWeights
+from swapd.core.copies import Fetch
+from swapd.core.node import Node
+from swapd.core.reasons import Rejection, State
+from swapd.core.state import Model
+
+
+def consider(node: Node, model: Model) -> None:
+    """Have a model looked at whose weights may have become wanted, or missing."""
+    if model.spec.fetched and model.weights.cached is None:
+        node.hungry[model.name] = model
+
+
+def order_missing(node: Node) -> None:
+    """Order whatever is missing and wanted; who cannot be helped now is looked at again."""
+    for name, model in list(node.hungry.items()):
+        ahead = _wanted(node, model)
+        if ahead is None:
+            del node.hungry[name]
+        elif not _must_wait(node, model):
+            del node.hungry[name]
+            _order(node, model, ahead=ahead)
+
+
+def _order(node: Node, model: Model, *, ahead: bool) -> None:
+    fetch = model.weights.fetch
+    if fetch is not None and (ahead or not fetch.ahead):
+        return
+    if fetch is None:
+        begin(node, model, ahead=ahead)
+        model.story.add(node.at, "its weights are fetched" + (" ahead" if ahead else ""))
+    else:
+        fetch.ahead = False
+    node.out.append(FetchWeights(model.name, ahead))
+
+
+def begin(node: Node, model: Model, *, ahead: bool) -> None:
+    """Enter a fetch that is ordered now."""
+    assert model.weights.fetch is None, f"the weights of {model.name} are being fetched already"
+    model.weights.fetch = Fetch(node.at, ahead)
+    node.fetching[model.name] = model
+    node.unkept[model.name] = model
+
+
+def end(node: Node, model: Model) -> Fetch | None:
+    """Enter that a fetch was answered; return it, or ``None`` if there was none."""
+    fetch, model.weights.fetch = model.weights.fetch, None
+    node.fetching.pop(model.name, None)
+    if fetch is not None:
+        node.unkept[model.name] = model
+        consider(node, model)
+    return fetch
+
+
+def cancel(node: Node, model: Model) -> None:
+    """End a fetch before it is done."""
+    fetch = model.weights.fetch
+    if fetch is not None and not fetch.cancelled:
+        fetch.cancelled = True
+        node.out.append(CancelFetch(model.name))
+        model.story.add(node.at, "the fetch of its weights is ended")
+        consider(node, model)
+
+
+def cancel_all(node: Node, detail: str) -> None:
+    """End every fetch: the node leaves service."""
+    for model in list(node.fetching.values()):
+        cancel(node, model)
+    for model in [*node.fetching.values(), *node.hungry.values()]:
+        answer_prefetches(node, model, ok=False, detail=detail, reason=Rejection.DRAINING)
+
+
+def answer_prefetches(node: Node, model: Model, *, ok: bool, detail: str, reason: Rejection | None = None) -> None:
+    """Tell the operators who wait for a model's weights what came of it."""
+    for order in model.weights.prefetches:
+        node.out.append(Answer(order, ok, detail, reason))
+    model.weights.prefetches.clear()
+
+
+def _wanted(node: Node, model: Model) -> bool | None:
+    """Return ``None`` if nobody wants weights that are missing, else whether nobody waits for them yet."""
+    weights, instance = model.weights, model.instance
+    if not model.spec.fetched or not model.configured or weights.cached is not None:
+        return None
+    to_come = instance is None or instance.state in (State.RESERVED, State.DRAINING)
+    if to_come and (model.orders or (model.queue and not node.manual)):
+        return False
+    outdated = instance is not None and instance.outdated_since is not None
+    if weights.prefetches or outdated or model.name in node.wishes:
+        return True
+    return True if not node.manual and (model.pinned or weights.ahead) else None
+
+
+def _must_wait(node: Node, model: Model) -> bool:
+    """Say whether missing weights cannot be ordered now."""
+    weights = model.weights
+    if node.drain is not None or weights.verifying or (weights.fetch is not None and weights.fetch.cancelled):
+        return True
+    cooling = model.cooling_until is not None and node.at < model.cooling_until
+    return cooling and not (weights.prefetches or model.orders)

@@ -1,0 +1,182 @@
+"""Plays the weight cache around a Scheduler: fetches, readings and verifications in fixed times, on virtual time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swapd.core import events as ev
+from swapd.core.commands import (
+    CancelFetch,
+    Command,
+    FetchWeights,
+    KeepWeights,
+    RefetchWeights,
+    StopWarming,
+    VerifyWeights,
+    WarmWeights,
+)
+from swapd.core.ids import SECOND, Bytes, ModelName, seconds
+from swapd.core.reasons import FetchFailure
+
+if TYPE_CHECKING:
+    from tests.core.driver import World
+
+SIZE = 1_000_000
+
+
+@dataclass
+class Remote:
+    """How the weights of one model come, and what is true of its copy."""
+
+    fetch: float = 30.0
+    #: before it leaves the queue of fetches
+    queued: float = 0.0
+    #: tells how it gets on every second
+    progress: bool = True
+    #: fails after ``fetch`` instead
+    fails: FetchFailure | None = None
+    #: falls silent after so many seconds, and ends only by ``finish`` or a cancellation
+    silent_after: float | None = None
+    #: time to read it into the page cache, and whether all of it gets there
+    read: float = 2.0
+    whole: bool = True
+    #: time to verify it, and what comes out
+    verify: float = 5.0
+    intact: bool = True
+    size: int = SIZE
+
+
+class Store:
+    """What lies in the cache, and what is under way."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.remotes: dict[str, Remote] = {}
+        self.cached: dict[ModelName, Bytes] = {}
+        self._tickets: dict[tuple[str, str], int] = {}
+        self._count = 0
+
+    def remote(self, model: str, **how: object) -> Remote:
+        """Say how the weights of a model come."""
+        self.remotes[model] = Remote(**how)  # type: ignore[arg-type]
+        return self.remotes[model]
+
+    def put(self, *models: str, at: float | None = None) -> None:
+        """Let copies lie in the cache."""
+        self._tell(at, lambda: self.cached.update({ModelName(m): Bytes(self._of(m).size) for m in models}))
+
+    def delete(self, model: str, at: float | None = None) -> None:
+        """Let somebody delete a copy by hand."""
+        self._tell(at, lambda: self.cached.pop(ModelName(model), None))
+
+    def finish(self, model: str, at: float) -> None:
+        """End a silent fetch."""
+        self._fetched(model, at, 0.0)
+
+    def carry_out(self, command: Command, now: float) -> None:
+        match command:
+            case FetchWeights() if ("fetch", str(command.model)) not in self._tickets:
+                self._fetch(str(command.model), now)
+            case RefetchWeights():
+                self.delete(str(command.model), now)
+                self._fetch(str(command.model), now)
+            case CancelFetch():
+                self._end(command.model, now, FetchFailure.CANCELLED)
+            case WarmWeights():
+                remote = self._of(command.model)
+                self._warmed(command.model, now + remote.read, whole=remote.whole, again=True)
+            case StopWarming():
+                self._warmed(command.model, now, whole=False, again=False)
+            case VerifyWeights():
+                self._verify(str(command.model), now)
+            case FetchWeights() | KeepWeights() | _:
+                pass
+
+    def _of(self, model: str) -> Remote:
+        return self.remotes.setdefault(str(model), Remote())
+
+    def _tell(self, at: float | None, change: Callable[[], object]) -> None:
+        def make() -> ev.Event:
+            change()
+            return ev.WeightsCached(self.world.now, dict(self.cached))
+
+        self.world.plan(self.world.now / SECOND if at is None else at, make)
+
+    def _ticket(self, kind: str, model: str) -> Callable[[], bool]:
+        """Begin a job; the result says whether it is still the one under way."""
+        self._count += 1
+        number = self._tickets[kind, model] = self._count
+        return lambda: self._tickets.get((kind, model)) == number
+
+    def _fetch(self, model: str, now: float) -> None:
+        remote, name = self._of(model), ModelName(model)
+        current = self._ticket("fetch", model)
+        begun, world = now + remote.queued, self.world
+        world.plan(begun, lambda: ev.FetchStarted(world.now, name) if current() else None)
+        last = remote.fetch if remote.silent_after is None else remote.silent_after
+        rate = remote.size / remote.fetch if remote.fetch else 0.0
+        for second in range(1, int(last) + 1 if remote.progress else 0):
+            done = Bytes(int(remote.size * second / remote.fetch))
+            world.plan(
+                begun + second,
+                lambda done=done: (
+                    ev.FetchProgressed(world.now, name, done, Bytes(remote.size), rate) if current() else None
+                ),
+            )
+        if remote.silent_after is not None:
+            return
+        if remote.fails is not None:
+            failure = remote.fails
+            world.plan(begun + remote.fetch, lambda: self._failed(model, failure) if current() else None)
+        else:
+            self._fetched(model, begun + remote.fetch, remote.fetch, current)
+
+    def _fetched(self, model: str, at: float, took: float, current: Callable[[], bool] = lambda: True) -> None:
+        name, size = ModelName(model), Bytes(self._of(model).size)
+
+        def cached() -> ev.Event | None:
+            if not current():
+                return None
+            self.cached[name] = size
+            return ev.WeightsCached(self.world.now, dict(self.cached))
+
+        def fetched() -> ev.Event | None:
+            if not current() or self._tickets.pop(("fetch", model), None) is None:
+                return None
+            return ev.WeightsFetched(self.world.now, name, size, seconds(took))
+
+        self.world.plan(at, cached)
+        self.world.plan(at, fetched)
+
+    def _failed(self, model: str, failure: FetchFailure) -> ev.Event:
+        del self._tickets["fetch", model]
+        return ev.FetchFailed(self.world.now, ModelName(model), failure, f"the source of {model} says: {failure}")
+
+    def _end(self, model: str, now: float, failure: FetchFailure) -> None:
+        if ("fetch", str(model)) in self._tickets:
+            current = self._ticket("fetch", str(model))
+            self.world.plan(now, lambda: self._failed(str(model), failure) if current() else None)
+
+    def _warmed(self, model: str, at: float, *, whole: bool, again: bool) -> None:
+        if not again and ("warm", str(model)) not in self._tickets:
+            return
+        current = self._ticket("warm", str(model))
+
+        def make() -> ev.Event | None:
+            if not current():
+                return None
+            del self._tickets["warm", str(model)]
+            read = Bytes(self._of(model).size if whole else 0)
+            return ev.WeightsWarmed(self.world.now, ModelName(model), read, Bytes(0), whole)
+
+        self.world.plan(at, make)
+
+    def _verify(self, model: str, now: float) -> None:
+        remote, name = self._of(model), ModelName(model)
+        if not remote.intact:
+            self.delete(model, now + remote.verify)
+        detail = "" if remote.intact else "a checksum differs"
+        intact = remote.intact
+        self.world.plan(
+            now + remote.verify, lambda: ev.WeightsVerified(self.world.now, name, intact=intact, detail=detail)
+        )
