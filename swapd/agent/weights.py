@@ -239,27 +239,29 @@ class WeightDesk:
             self._post(WeightsCached(self._now(), self._cached))
 
     def _told(self, fact: facts.Fact) -> None:
+        # not the fact's own: the room may have told another one since
+        at = self._now()
         match fact:
             case facts.CacheRead():
                 self._cached = fact.cached
                 self._sized(fact.cached)
-                self._post(WeightsCached(fact.at, fact.cached))
+                self._post(WeightsCached(self._now(), fact.cached))
             case facts.FetchStarted():
-                self._post(FetchStarted(fact.at, fact.model))
+                self._post(FetchStarted(at, fact.model))
             case facts.FetchWaits():
                 _log.warning("fetch_waits", model=fact.model, detail=fact.detail)
-                self._post(FetchWaits(fact.at, fact.model, fact.detail))
+                self._post(FetchWaits(at, fact.model, fact.detail))
             case facts.FetchProgressed():
                 come = fact.progress
-                self._post(FetchProgressed(fact.at, fact.model, come.done, come.total, come.rate))
+                self._post(FetchProgressed(at, fact.model, come.done, come.total, come.rate))
             case facts.Fetched():
-                self._post(WeightsFetched(fact.at, fact.model, fact.fetched, fact.took))
+                self._post(WeightsFetched(at, fact.model, fact.fetched, fact.took))
             case facts.FetchFailed():
-                self._post(FetchFailed(fact.at, fact.model, fact.failure, fact.detail))
+                self._post(FetchFailed(at, fact.model, fact.failure, fact.detail))
             case facts.Warmed():
-                self._post(WeightsWarmed(fact.at, fact.model, fact.read, fact.present, fact.whole))
+                self._post(WeightsWarmed(at, fact.model, fact.read, fact.present, fact.whole))
             case facts.Verified():
-                self._post(WeightsVerified(fact.at, fact.model, fact.intact, fact.detail))
+                self._post(WeightsVerified(at, fact.model, fact.intact, fact.detail))
                 _answer(self._looks.pop(fact.model, []), fact)
             case facts.Removed():
                 _answer(self._removals.pop(fact.model, []), fact)

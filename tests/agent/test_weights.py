@@ -1,7 +1,7 @@
 """Orders reach the weight cache and its facts the core; a cache that cannot be opened harms nobody else."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from swapd.core.commands import (
     WarmWeights,
 )
 from swapd.core.events import Event, FetchFailed, WeightsCached, WeightsFetched, WeightsVerified, WeightsWarmed
-from swapd.core.ids import Bytes, Duration, ModelName
+from swapd.core.ids import Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
 from swapd.core.view import WeightStanding
 
@@ -37,14 +37,24 @@ class Desk:
         self.told: list[Event] = []
         self.sizes: list[dict[ModelName, Bytes]] = []
         self.standings: dict[ModelName, WeightStanding] = {}
+        self.on_post: Callable[[Event], None] = lambda _: None
+        self.on_sized: Callable[[], None] = lambda: None
         self.tasks = Tasks()
         self.desk = WeightDesk(
             cache_settings(self.settings({})),
-            post=self.told.append,
+            post=self._post,
             now=monotonic_now,
             standings=lambda: self.standings,
-            sized=lambda sizes: self.sizes.append(dict(sizes)),
+            sized=self._sized,
         )
+
+    def _post(self, event: Event) -> None:
+        self.told.append(event)
+        self.on_post(event)
+
+    def _sized(self, sizes: Mapping[ModelName, Bytes]) -> None:
+        self.sizes.append(dict(sizes))
+        self.on_sized()
 
     def settings(self, models: dict[str, Any]) -> Settings:
         plain = {"command": ["./serve", "{port}"], "memory": "1GiB"}
@@ -95,6 +105,22 @@ async def test_a_fetch_that_the_core_orders_ends_with_a_copy_that_an_engine_can_
     assert cached == [{}, {A: 7}]
     assert desk.sizes == [{}, {A: 7}]
     assert desk.told.index(fact) == len(desk.told) - 1
+
+
+async def test_what_is_told_is_never_older_than_what_was_posted_before(desk: Desk) -> None:
+    stamps: list[Instant] = []
+    desk.on_post = lambda event: stamps.append(event.at)
+    # the daemon tells the core of new sizes in between
+    desk.on_sized = lambda: stamps.append(monotonic_now())
+    desk.desk.serve(desk.settings({"a": desk.source("m.gguf")}))
+    await desk.desk.run(desk.tasks)
+    await desk.fetched()
+    # cached already: this answer is made at once and posted a turn later
+    desk.desk.carry_out(FetchWeights(A, ahead=False))
+    stamps.append(monotonic_now())
+    await desk.next(WeightsFetched, after=len(desk.told))
+    assert len(stamps) > 5
+    assert stamps == sorted(stamps)
 
 
 async def test_without_a_source_there_is_no_folder_and_files_that_lie_here_are_still_read_ahead(desk: Desk) -> None:
