@@ -19,6 +19,7 @@ from swapd.weights.inventory import wanted
 from swapd.weights.room import TooLargeError
 from swapd.weights.settings import Progress, Weights
 from swapd.weights.sources.base import SourceError
+from swapd.weights.sources.http import shown
 from swapd.weights.transfer import CorruptError
 
 _log = structlog.get_logger(__name__)
@@ -128,7 +129,7 @@ class Fetches:
 
     async def _answer(self, flight: Flight) -> Callable[[ModelName], Fact]:
         """Carry a fetch out; return what to tell each model."""
-        began, source = self._tools.now(), flight.weights.source.partition("@")[0]
+        began, source = self._tools.now(), shown(flight.weights.source)
         try:
             await flight.run()
         except SourceError as error:
@@ -140,6 +141,9 @@ class Fetches:
             failure, detail = FetchFailure.TOO_LARGE, str(error)
         except OSError as error:
             failure, detail = FetchFailure.DISK, f"the disk of the cache refuses: {error}"
+        except Exception as error:  # noqa: BLE001 - drivers of sources have errors of their own; each order is answered
+            _log.exception("fetch_failed_unexpectedly", models=flight.models, source=source)
+            failure, detail = FetchFailure.UNREACHABLE, f"{type(error).__name__}: {error}"
         else:
             took = Duration(self._tools.now() - began)
             _ = self._tasks.start(self._tools.room.clear(wanted(flight.weights)), name="remove damaged copies")

@@ -26,7 +26,7 @@ from swapd.weights.copies import Copy, Marker, Piece, assemble
 from swapd.weights.inventory import Layout, wanted
 from swapd.weights.room import Room
 from swapd.weights.settings import CacheSettings, Progress, Weights
-from swapd.weights.sources.base import ChangedError, Checksum, RemoteFile, Source, SourceError, select
+from swapd.weights.sources.base import ChangedError, Checksum, Listing, RemoteFile, Source, SourceError, select
 from swapd.weights.sources.http import shown
 from swapd.weights.sources.registry import source_for
 from swapd.weights.space import Account, Booking
@@ -38,6 +38,8 @@ _RETRY_CAP_S: Final = 30.0
 _CHANGES: Final = 2
 """A source that changes more often during one fetch is not worth waiting for."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LISTING_TIMEOUTS: Final = 4
+"""A list is many questions at some sources: it may take so many times as long as one silence."""
 _RATE_TICKS: Final = 5
 
 
@@ -111,9 +113,9 @@ class Flight:
         changes = 0
         corrupt = False
         while True:
-            revision, files = await self._list(source)
+            listing = await self._list(source)
             try:
-                await self._bring(source, revision, files)
+                await self._bring(source, listing)
             except ChangedError:
                 changes += 1
                 if changes > _CHANGES:
@@ -137,20 +139,23 @@ class Flight:
         eta = seconds((self.total - done) / rate) if rate > 0 else None
         return Progress(Bytes(done), Bytes(self.total), rate, eta)
 
-    async def _list(self, source: Source) -> tuple[str, tuple[RemoteFile, ...]]:
-        """Ask the source what it has, with as many tries as configured."""
+    async def _list(self, source: Source) -> Listing:
+        """Ask the source what it has of what is wanted, with as many tries as configured."""
         settings, tries = self.tools.settings, 0
-        pauses = _pauses(settings)
+        pauses, name = _pauses(settings), shown(self.weights.source)
         while True:
             try:
-                listing = await on_own_thread(source.list, name="swapd-list")
-                files = select(listing.files, self.weights.include, source=shown(self.weights.source))
-                return listing.revision, self._promised(files)
-            except SourceError as error:
-                tries += 1
-                if error.permanent or tries > settings.retries:
-                    raise
-                await asyncio.sleep(pauses.delay(tries - 1))
+                async with asyncio.timeout(_LISTING_TIMEOUTS * settings.source_timeout / SECOND):
+                    listing = await on_own_thread(source.list, name="swapd-list")
+                return replace(listing, files=self._promised(select(listing.files, self.weights.include, source=name)))
+            except TimeoutError:
+                error = SourceError(f"{name} takes too long to say what it has")
+            except SourceError as caught:
+                error = caught
+            tries += 1
+            if error.permanent or tries > settings.retries:
+                raise error
+            await asyncio.sleep(max(error.after_s, pauses.delay(tries - 1)))
 
     def _promised(self, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
         """Add the configured checksum."""
@@ -163,8 +168,8 @@ class Flight:
             )
         return (replace(files[0], checksum=Checksum("sha256", self.weights.sha256.lower())),)
 
-    async def _bring(self, source: Source, revision: str, files: tuple[RemoteFile, ...]) -> None:
-        account, layout = self.tools.account, self.tools.layout
+    async def _bring(self, source: Source, listing: Listing) -> None:
+        account, layout, files = self.tools.account, self.tools.layout, listing.files
         began = self.tools.now()
         async with AsyncExitStack() as stack:
             await self.tools.locks.enter(stack, {file.identity for file in files})
@@ -182,15 +187,17 @@ class Flight:
             came = self.came
             for arrived in await self._transferred(source, lacking):
                 pieces[arrived.file.identity] = Piece(arrived.file, arrived.path, arrived.block, arrived.crcs)
+            if len(files) > 1 and not listing.lasting and await self._list(source) != listing:
+                raise ChangedError(f"{shown(self.weights.source)} has changed while it was fetched")
             marker = Marker(
                 wanted(self.weights),
                 shown(self.weights.source),
-                revision,
+                listing.revision,
                 (),
                 Bytes(self.came - came),
                 self.tools.now() - began,
             )
-            place = layout.place(self.weights, revision)
+            place = layout.place(self.weights, listing.revision)
             made = [replace(pieces[file.identity], file=file) for file in files]
             staging = layout.staging / place.name
             await self._thread(lambda: self._assemble(place, staging, made, marker), name="swapd-assemble")

@@ -73,11 +73,17 @@ class Layout:
 
     def place(self, weights: Weights, revision: str) -> Path:
         """Return where the copy of a revision belongs."""
-        parts = urlsplit(shown(weights.source))
-        words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{parts.netloc.rpartition('@')[2]}{parts.path}").strip("-.")
         if weights.source.startswith("hf://"):
-            words = re.sub(r"[^A-Za-z0-9.]+", "-", weights.source.removeprefix("hf://").partition("@")[0])
-        return self.path / f"{words[-_NAME_LENGTH:].lstrip('-.') or 'weights'}-{revision}-{wanted(weights)[:8]}"
+            words = _words(weights.source.removeprefix("hf://").partition("@")[0])
+        else:
+            parts = urlsplit(shown(weights.source))
+            words = _words(f"{parts.netloc}{parts.path}")
+        return self.path / f"{words[-_NAME_LENGTH:].lstrip('-.') or 'weights'}-{_words(revision)}-{wanted(weights)[:8]}"
+
+
+def _words(text: str) -> str:
+    """Return what may stand in the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")
 
 
 def wanted(weights: Weights) -> str:
@@ -133,6 +139,8 @@ def on_disk(path: Path) -> int:
 
 def _walk(path: Path) -> Iterator[str]:
     yield str(path)
+    if path.is_symlink():
+        return  # what it points to lies elsewhere
     for directory, folders, names in os.walk(path):
         for name in (*folders, *names):
             yield f"{directory}/{name}"

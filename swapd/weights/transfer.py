@@ -168,7 +168,7 @@ class Transfer:
                 tries = 0 if self.came > came else tries + 1
                 if error.permanent or isinstance(error, ChangedError) or not self._may_try_again():
                     raise
-                self._stop.pause(self._manner.pauses.delay(max(0, tries - 1)))
+                self._stop.pause(max(error.after_s, self._manner.pauses.delay(max(0, tries - 1))))
                 if not _resumable(partial.file):
                     partial.forget()
 

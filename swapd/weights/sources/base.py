@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
@@ -15,15 +16,21 @@ from swapd.core.ids import Bytes
 
 MAX_FILES: Final = 10_000
 """More files than any model has."""
+_MOST_BYTES: Final = 10**18
+"""A larger file is a lie."""
+_MOST_NAME: Final = 1000
+_MOST_PART: Final = 255
+_SHOWN: Final = 80
 
 
 class SourceError(Exception):
     """The source did not give what was asked for; one sentence."""
 
-    def __init__(self, sentence: str, *, permanent: bool = False) -> None:
-        """``permanent``: trying again cannot help."""
+    def __init__(self, sentence: str, *, permanent: bool = False, after_s: float = 0.0) -> None:
+        """``permanent``: trying again cannot help; ``after_s``: the source does not want to be asked earlier."""
         super().__init__(sentence)
         self.permanent = permanent
+        self.after_s = after_s
 
 
 class ChangedError(SourceError):
@@ -74,6 +81,8 @@ class Listing:
     #: names this version, in words that may stand in a path
     revision: str
     files: tuple[RemoteFile, ...]
+    #: the addresses name the version as well: what is found there never changes
+    lasting: bool = False
 
 
 class Stream(Protocol):
@@ -107,7 +116,10 @@ def revision_of(files: Iterable[RemoteFile]) -> str:
 
 
 def select(files: Iterable[RemoteFile], include: tuple[str, ...], *, source: str) -> tuple[RemoteFile, ...]:
-    """Return the wanted files, by name. Raises ``SourceError`` where there are none, too many, or unusable names."""
+    """Return the wanted files, by name.
+
+    Raises ``SourceError`` where there are none, too many, or some that cannot be kept under their names.
+    """
     chosen = [file for file in files if not include or any(fnmatchcase(file.name, pattern) for pattern in include)]
     if not chosen:
         wanted = f"that matches {', '.join(include)}" if include else "at all"
@@ -115,7 +127,28 @@ def select(files: Iterable[RemoteFile], include: tuple[str, ...], *, source: str
     if len(chosen) > MAX_FILES:
         raise SourceError(f"{source} has {len(chosen)} files; a model has at most {MAX_FILES}", permanent=True)
     for file in chosen:
-        parts = PurePosixPath(file.name).parts
-        if not parts or parts[0].startswith(("/", ".swapd")) or ".." in parts or "\0" in file.name:
-            raise SourceError(f"{source} has a file named {file.name!r}, which cannot be kept", permanent=True)
+        if not _keepable(file.name):
+            raise SourceError(f"{source} has a file named {_cut(file.name)}, which cannot be kept", permanent=True)
+        if not 0 <= file.size <= _MOST_BYTES:
+            raise SourceError(f"{source} says that {_cut(file.name)} has {file.size} bytes", permanent=True)
+    places = sorted(PurePosixPath(file.name).parts for file in chosen)
+    for one, next_one in pairwise(places):
+        if next_one[: len(one)] == one:
+            raise SourceError(f"{source} has two files at {_cut('/'.join(one))}", permanent=True)
     return tuple(sorted(chosen, key=lambda file: file.name))
+
+
+def _keepable(name: str) -> bool:
+    """Whether a file can have this name below the copy's folder, on every file system."""
+    parts = PurePosixPath(name).parts
+    try:
+        lengths = [len(part.encode()) for part in parts]
+    except UnicodeEncodeError:
+        return False
+    if not parts or sum(lengths) > _MOST_NAME or max(lengths) > _MOST_PART:
+        return False
+    return name.isprintable() and ".." not in parts and not parts[0].startswith(("/", ".swapd"))
+
+
+def _cut(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")

@@ -10,8 +10,11 @@ import http.client
 import re
 import socket
 import ssl
+import threading
+import time
 from base64 import b64encode
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -32,12 +35,18 @@ from swapd.core.ids import Bytes
 from swapd.weights.sources.base import ChangedError, Listing, RemoteFile, Source, SourceError, revision_of
 
 _AGENT: Final = "swapd"
-_CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+_LENGTH: Final = re.compile(r"\d{1,18}")
 #: answers that may be others later
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _OK: Final = 200
 _PARTIAL: Final = 206
 _EMPTY: Final = 416
+_LEAST_BYTES: Final = 64 * 1024
+"""A connection that brings less in the time in which it must not be silent has broken off, too."""
+_MOMENT_S: Final = 0.25
+"""So long are bytes collected that come one by one."""
+_MOST_PATIENCE_S: Final = 60.0
 
 
 class HttpSource(Source):
@@ -54,7 +63,7 @@ class HttpSource(Source):
         with contextlib.closing(answer):
             whole = _CONTENT_RANGE.fullmatch(answer.header("Content-Range"))
             told = whole[3] if whole else "0" if answer.status == _EMPTY else answer.header("Content-Length")
-            if not told.isdecimal():
+            if _LENGTH.fullmatch(told) is None:
                 raise SourceError(f"{shown(self._url)} does not say how large it is", permanent=True)
             tag = answer.header("ETag") or answer.header("Last-Modified")
             name = unquote(urlsplit(self._url).path).rpartition("/")[2] or "weights"
@@ -70,10 +79,16 @@ class HttpSource(Source):
 class HttpStream:
     """The body of one answer; used by one thread, closed by any."""
 
-    def __init__(self, response: http.client.HTTPResponse, lines: list[socket.socket], url: str) -> None:
+    def __init__(
+        self, response: http.client.HTTPResponse, lines: list[socket.socket], url: str, timeout_s: float
+    ) -> None:
         self._response = response
         self._lines = lines
         self._url = url
+        self._timeout_s = timeout_s
+        self._left = response.length
+        #: since the least number of bytes was reached last
+        self._waited_s, self._came = 0.0, 0
         self.status = response.status
 
     def header(self, name: str) -> str:
@@ -82,20 +97,53 @@ class HttpStream:
 
     def readinto(self, buffer: memoryview) -> int:
         """Read the next bytes; 0 at the end."""
+        began, count = time.monotonic(), 0
         try:
-            return self._response.readinto(buffer)
+            while count < len(buffer):
+                here = self._some(buffer[count:])
+                count += here
+                took = time.monotonic() - began
+                if not here or took > _MOMENT_S:
+                    break
         except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
             # the last two: closed by another thread in the middle of the call
             raise SourceError(f"{shown(self._url)} broke off: {error}") from error
+        self._watch(count, time.monotonic() - began)
+        return count
+
+    def _some(self, buffer: memoryview) -> int:
+        """Read what has come of the body, at least a byte; 0 at its end. The library's ``readinto`` waits for all."""
+        if self._left is None:
+            data = self._response.read1(len(buffer))
+            buffer[: len(data)] = data
+            return len(data)
+        if self._left == 0:
+            return 0
+        count = self._response.fp.readinto1(buffer[: self._left])
+        self._left -= count
+        return count
+
+    def _watch(self, count: int, took_s: float) -> None:
+        """Find out whether a source keeps a connection busy with next to nothing."""
+        self._came += count
+        self._waited_s += took_s
+        if self._came >= _LEAST_BYTES:
+            self._waited_s, self._came = 0.0, 0
+        elif count and self._waited_s > self._timeout_s:
+            raise SourceError(f"{shown(self._url)} sent {self._came} bytes in {self._waited_s:.0f} s")
 
     def close(self) -> None:
         """Cut the connection; a thread that waits for its bytes wakes up."""
-        for line in self._lines:
-            with contextlib.suppress(OSError):
-                # past the layer of TLS, which would say goodbye first and must not be used by two threads
-                socket.socket.shutdown(line, socket.SHUT_RDWR)
+        _cut(self._lines)
         with contextlib.suppress(OSError, ValueError):
             self._response.close()
+
+
+def _cut(lines: list[socket.socket]) -> None:
+    for line in tuple(lines):
+        with contextlib.suppress(OSError):
+            # past the layer of TLS, which would say goodbye first and must not be used by two threads
+            socket.socket.shutdown(line, socket.SHUT_RDWR)
 
 
 def open_range(
@@ -127,10 +175,11 @@ def _expect(answer: HttpStream, file: RemoteFile, start: int) -> None:
             raise SourceError(f"{shown(file.where)} answered with another range than was asked for")
         if int(told[3]) != file.size:
             raise changed
-    elif answer.status == _OK and not file.ranges and start == 0:
-        if answer.header("Content-Length") not in ("", str(file.size)):
-            raise changed
-    else:
+    elif answer.status == _OK and answer.header("Content-Length") not in ("", str(file.size)):
+        raise changed
+    elif answer.status == _OK and file.ranges:
+        raise ChangedError(f"{shown(file.where)} answered with the whole file instead of a range")
+    elif answer.status != _OK or start != 0:
         raise changed
 
 
@@ -148,22 +197,50 @@ def ask(
     request = Request(_without_credentials(url), headers=told)  # noqa: S310 - only http comes here, see the registry
     for name, value in (*_credentials(url).items(), *(private or {}).items()):
         request.add_unredirected_header(name, value)
+    late = threading.Timer(2 * timeout_s, _cut, (lines,))  # a head that comes byte by byte is never silent
+    late.daemon = True
+    late.start()
     try:
         response = _opener(lines).open(request, timeout=timeout_s)
     except HTTPError as error:
         if error.code in allowed and isinstance(error.fp, http.client.HTTPResponse):
-            return HttpStream(error.fp, lines, url)
+            return HttpStream(error.fp, lines, url, timeout_s)
         error.close()
         passing = error.code in _PASSING
-        raise SourceError(f"{shown(url)} answered {error.code} {error.reason}", permanent=not passing) from error
+        after_s = patience_s(error.headers.get("Retry-After"), error.headers.get("Date"))
+        sentence = f"{shown(url)} answered {error.code} {error.reason}"
+        raise SourceError(sentence, permanent=not passing, after_s=after_s) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise SourceError(f"{shown(url)} cannot be reached: {reason}") from error
-    return HttpStream(response, lines, url)
+    finally:
+        late.cancel()
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        response.close()
+        raise SourceError(f"{shown(url)} answered in the encoding {encoding}, unasked", permanent=True)
+    return HttpStream(response, lines, url, timeout_s)
+
+
+def patience_s(told: str | None, date: str | None) -> float:
+    """Return how long a busy source wants to be left alone, within reason; 0: it does not say.
+
+    ``told``: its header ``Retry-After``; ``date``: its own clock, from the same answer.
+    """
+    try:
+        if _LENGTH.fullmatch(told or ""):
+            seconds = float(told or "")
+        else:
+            seconds = (parsedate_to_datetime(told or "") - parsedate_to_datetime(date or "")).total_seconds()
+    except (TypeError, ValueError):
+        return 0.0
+    return min(max(0.0, seconds), _MOST_PATIENCE_S)
 
 
 def shown(url: str) -> str:
     """Return a URL without what must not stand in a log: credentials and the query, which may be a signature."""
+    if url.startswith("hf://"):
+        return url  # its @ is before a revision
     parts = urlsplit(_without_credentials(url))
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
@@ -192,8 +269,50 @@ class _SameHost(HTTPRedirectHandler):
                     following.add_unredirected_header(name, value)
         return following
 
+    @override
+    def http_error_302(self, req: Request, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        try:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except ValueError as error:  # what it is redirected to is no address
+            fp.close()
+            raise http.client.HTTPException(f"it redirects to no address: {error}") from error
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+class _Head:
+    """Reads the lines of an answer's head, and knows whether the last one came."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.last = b""
+
+    def readline(self, limit: int = -1) -> bytes:
+        self.last = self._file.readline(limit)
+        return self.last
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer that is none if its head broke off: the library takes that for its end."""
+
+    @override
+    def begin(self) -> None:
+        file: Any = self.fp
+        head: Any = _Head(file)
+        self.fp = head
+        super().begin()
+        if self.fp is head:
+            self.fp = file
+        if not head.last:
+            raise http.client.HTTPException("it broke off in the middle of its head")
+
 
 class _Plain(http.client.HTTPConnection):
+    response_class = _Answer
+
     def __init__(self, *args: Any, lines: list[socket.socket], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._seen = lines
@@ -205,6 +324,8 @@ class _Plain(http.client.HTTPConnection):
 
 
 class _Tls(http.client.HTTPSConnection):
+    response_class = _Answer
+
     def __init__(self, *args: Any, lines: list[socket.socket], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._seen = lines

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from swapd.core.ids import Bytes
 from swapd.weights.sources.base import Checksum, Listing, RemoteFile, Source, SourceError, Stream
-from swapd.weights.sources.http import open_range
+from swapd.weights.sources.http import open_range, patience_s
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
@@ -49,21 +49,24 @@ class HubSource(Source):
             status = error.response.status_code
             refused = 400 <= status < 500 and status not in (408, 429)
             raise SourceError(
-                f"the hub answered {status} for {self._repository}@{self._revision}", permanent=refused
+                f"the hub answered {status} for {self._repository}@{self._revision}",
+                permanent=refused,
+                after_s=patience_s(error.response.headers.get("Retry-After"), error.response.headers.get("Date")),
             ) from error
         except (OSError, OfflineModeIsEnabled) as error:
             raise SourceError(f"the hub cannot be reached: {error}") from error
         except Exception as error:  # the library's HTTP client has errors of its own, and changes
             raise SourceError(f"the hub cannot be asked: {error}") from error
         revision = info.sha or self._revision
-        return Listing(revision[:12], tuple(self._files(info.siblings or (), revision)))
+        files = tuple(self._files(info.siblings or (), revision))
+        return Listing(revision[:12], files, lasting=info.sha is not None)
 
     def _files(self, siblings: "Iterable[RepoSibling]", revision: str) -> Iterable[RemoteFile]:
         from huggingface_hub import hf_hub_url
 
         for sibling in siblings:
-            if sibling.size is None:
-                raise SourceError(f"the hub does not say how large {sibling.rfilename} is", permanent=True)
+            if not isinstance(sibling.size, int):
+                raise SourceError(f"the hub does not say how large {sibling.rfilename!r} is", permanent=True)
             checksum = Checksum("git", sibling.blob_id) if sibling.blob_id else None
             if sibling.lfs is not None:
                 checksum = Checksum("sha256", sibling.lfs.sha256)
