@@ -38,7 +38,8 @@ class Grant:
     cold_start: bool
     #: time since arrival
     waited: Duration
-    #: the parts of ``waited`` that were a load's stages, for ``server-timing``; empty when resident
+    #: the parts of ``waited`` that were a load's stages, for ``server-timing``; empty when resident. All but
+    #: ``page_cache``, which runs beside the others, add up to it
     stages: Mapping[Stage, Duration]
 
 

@@ -49,6 +49,15 @@ def _staged(instance: Instance, end: Instant) -> Iterator[tuple[Stage, Instant, 
         yield stage, begin, until
 
 
+def read_ahead(instance: Instance, since: Instant, end: Instant) -> Duration:
+    """Return for how long between two moments its weights were read into memory, beside what the load waited for."""
+    weights = instance.model.weights
+    spans = [(begin, until) for stage, begin, until in weights.ended if stage is Stage.PAGE_CACHE]
+    if weights.warming is not None:
+        spans.append((weights.warming.since, end))
+    return Duration(sum(max(0, min(until, end) - max(begin, since)) for begin, until in spans))
+
+
 def timeline_of(instance: Instance, end: Instant) -> tuple[StageSpan, ...]:
     """Return everything that went on from the first waiter to the end of a load, in order of beginning."""
     origin, weights = instance.waited_from, instance.model.weights

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from swapd.core.commands import Answer, Cut, Grant, Reject
-from swapd.core.course import waited_through
+from swapd.core.course import read_ahead, waited_through
 from swapd.core.ids import SECOND, Duration, Instant, ModelName, RequestId
 from swapd.core.node import Node
 from swapd.core.reasons import Rejection, Stage, State
@@ -50,13 +50,18 @@ def serve(node: Node, instance: Instance) -> None:
 
 
 def stages_within(instance: Instance, arrived: Instant, waited: Duration) -> dict[Stage, Duration]:
-    """Return which stages of the load a request waited through; the rest of its wait is ``queued``."""
+    """Return which stages of the load a request waited through; the rest of its wait is ``queued``.
+
+    ``page_cache`` runs beside the others and is no part of the sum.
+    """
     stages: dict[Stage, Duration] = {}
     for stage, start, end in waited_through(instance, instance.ready_at):
         overlap = end - max(start, arrived)
         if overlap > 0:
             stages[stage] = Duration(stages.get(stage, 0) + overlap)
-    return {Stage.QUEUED: Duration(waited - sum(stages.values())), **stages}
+    stages = {Stage.QUEUED: Duration(waited - sum(stages.values())), **stages}
+    reading = read_ahead(instance, arrived, instance.ready_at)
+    return {**stages, Stage.PAGE_CACHE: reading} if reading else stages
 
 
 def refuse(

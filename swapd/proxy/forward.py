@@ -55,9 +55,8 @@ def start_headers(grant: Grant) -> dict[str, str]:
     """Return the headers that tell how the request came to its engine; none if it did not wait."""
     if not grant.waited and not grant.cold_start:
         return {}
-    loading = sum(duration for stage, duration in grant.stages.items() if stage is not Stage.QUEUED)
-    parts = [("queue", max(0, grant.waited - loading))]
-    parts += [(stage.value, duration) for stage, duration in grant.stages.items() if stage is not Stage.QUEUED]
+    stages = {stage.value: duration for stage, duration in grant.stages.items() if stage is not Stage.QUEUED}
+    parts = [("queue", grant.stages.get(Stage.QUEUED, grant.waited)), *stages.items()]
     timing = ", ".join(f"{name};dur={duration / MILLISECOND:.1f}" for name, duration in parts)
     cold = {"x-swapd-cold-start": "1"} if grant.cold_start else {}
     return {"server-timing": timing, **cold}

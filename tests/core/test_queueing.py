@@ -370,3 +370,18 @@ def test_a_refusal_says_how_long_the_request_had_waited_and_whether_for_a_load()
         (Rejection.LOAD_FAILED, True, seconds(5)),
         (Rejection.WAIT_TIMEOUT, False, seconds(10)),
     ]
+
+
+def test_reading_ahead_is_told_beside_the_parts_that_add_up() -> None:
+    world = World([spec("a", load=10), spec("b", load=40, fetched=True)], gpus=1, protect=seconds(0))
+    world.engines["a"].release = 5
+    world.store.put("b")
+    world.store.remote("b", read=6)
+    world.request("a", at=0, service=1)
+    b = world.request("b", at=20)
+    late = world.request("b", at=24)
+    world.run(200)
+    stages = dict(b.granted[0][1].stages)
+    assert stages.pop(Stage.PAGE_CACHE) == seconds(6)
+    assert sum(stages.values()) == b.granted[0][1].waited
+    assert late.granted[0][1].stages[Stage.PAGE_CACHE] == seconds(2)

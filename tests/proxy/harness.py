@@ -12,7 +12,7 @@ from aiohttp import web
 from swapd.aio.supervise import Tasks
 from swapd.core.commands import Cut, Grant, Reject
 from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFailed
-from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
+from swapd.core.ids import MILLISECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import Outcome, Rejection, Stage, State, WaitingFor
 from swapd.core.topology import NodeTopology
 from swapd.core.view import InstanceView, ModelView, NodeView
@@ -81,7 +81,8 @@ class FakeCore:
 
     def grant(self, event: RequestArrived) -> None:
         assert self.gate is not None
-        stages = {Stage.STOP: Duration(2_000_000), Stage.LOAD: Duration(30_000_000)} if self.cold else {}
+        told = {Stage.QUEUED: 8, Stage.STOP: 2, Stage.LOAD: 30, Stage.PAGE_CACHE: 5} if self.cold else {}
+        stages = {stage: Duration(ms * MILLISECOND) for stage, ms in told.items()}
         waited = Duration(40_000_000 if self.cold else 0)
         self.gate.granted(Grant(event.request, INSTANCE, event.model, self.cold, waited, stages))
 

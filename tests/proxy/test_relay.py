@@ -272,7 +272,7 @@ async def test_a_cold_start_is_told_in_headers() -> None:
         head = await client.read_head()
         record = await node.settled(1)
     assert header(head, "x-swapd-cold-start") == "1"
-    assert header(head, "server-timing") == "queue;dur=8.0, stop;dur=2.0, load;dur=30.0"
+    assert header(head, "server-timing") == "queue;dur=8.0, stop;dur=2.0, load;dur=30.0, page_cache;dur=5.0"
     assert record.cold_start
 
 
