@@ -211,9 +211,9 @@ class Daemon:
         _ = self._tasks.start(self._metrics.heartbeat.run(), name="heartbeat")
         _ = self._tasks.start(self._reloader.watch(self._signals.stop), name="config-watch")
         _ = self._tasks.start(self._reload_on_hangup(), name="config-hangup")
-        self._remember()
         self._weights.serve(self._settings)
-        await self._weights.run(self._tasks)
+        await self._weights.start(self._tasks)
+        self._remember()
         _ = self._tasks.start(self._stock.run(), name="stocktaking")
         if self._gpus is not None:
             self._gpus.start()

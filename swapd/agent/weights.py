@@ -50,6 +50,9 @@ WeightOrder = KeepWeights | FetchWeights | RefetchWeights | CancelFetch | WarmWe
 REFRESH_S: Final = 30.0
 """How often the cache is told anew what losing a copy would cost: that changes by itself as time goes on."""
 
+_OPEN_S: Final = 10.0
+"""How long the first look at the cache may keep the daemon from serving."""
+
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
 
 
@@ -114,9 +117,15 @@ class WeightDesk:
             self._post(WeightsCached(self._now(), kept))
         asyncio.get_running_loop().call_soon(self._tell_again)
 
-    async def run(self, tasks: Tasks) -> None:
-        """Look at what is there, and keep the cache informed from now on."""
+    async def start(self, tasks: Tasks) -> None:
+        """Look at what is there, and keep the cache informed from now on.
+
+        A disk that does not answer is not waited for: fetches are, until it does.
+        """
         _ = tasks.start(self._refresh(), name="weight standings")
+        _ = await asyncio.wait((tasks.start(self._open(), name="open the weight cache"),), timeout=_OPEN_S)
+
+    async def _open(self) -> None:
         try:
             await self._cache.start()
         except OSError as error:
@@ -241,6 +250,7 @@ class WeightDesk:
     def _told(self, fact: facts.Fact) -> None:
         # not the fact's own: the room may have told another one since
         at = self._now()
+        at = self._now()  # of two facts the one that is told later must not be the older one
         match fact:
             case facts.CacheRead():
                 self._cached = fact.cached

@@ -94,7 +94,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 async def test_a_fetch_that_the_core_orders_ends_with_a_copy_that_an_engine_can_load(desk: Desk) -> None:
     desk.desk.serve(desk.settings({"a": desk.source("m.gguf")}))
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     assert desk.desk.path(A) is None
     fact = await desk.fetched()
     assert (fact.model, fact.fetched) == (A, 7)
@@ -113,7 +113,7 @@ async def test_what_is_told_is_never_older_than_what_was_posted_before(desk: Des
     # the daemon tells the core of new sizes in between
     desk.on_sized = lambda: stamps.append(monotonic_now())
     desk.desk.serve(desk.settings({"a": desk.source("m.gguf")}))
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     await desk.fetched()
     # cached already: this answer is made at once and posted a turn later
     desk.desk.carry_out(FetchWeights(A, ahead=False))
@@ -126,7 +126,7 @@ async def test_what_is_told_is_never_older_than_what_was_posted_before(desk: Des
 async def test_without_a_source_there_is_no_folder_and_files_that_lie_here_are_still_read_ahead(desk: Desk) -> None:
     (desk.folder / "m.gguf").write_bytes(b"weights")
     desk.desk.serve(desk.settings({"a": str(desk.folder / "m.gguf")}))
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     desk.desk.carry_out(WarmWeights(A))
     warmed = await desk.next(WeightsWarmed)
     assert (warmed.model, warmed.read + warmed.present, warmed.whole) == (A, 7, True)
@@ -138,7 +138,7 @@ async def test_without_a_source_there_is_no_folder_and_files_that_lie_here_are_s
 async def test_a_cache_that_cannot_be_opened_refuses_with_the_reason_until_it_can(desk: Desk) -> None:
     (desk.folder / "cache").write_text("in the way")
     desk.desk.serve(desk.settings({"a": desk.source("m.gguf")}))
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     desk.desk.carry_out(FetchWeights(A, ahead=False))
     failed = await desk.next(FetchFailed)
     assert failed.failure is FetchFailure.DISK
@@ -149,7 +149,7 @@ async def test_a_cache_that_cannot_be_opened_refuses_with_the_reason_until_it_ca
 
 async def test_what_the_core_holds_is_not_removed_and_everything_else_is(desk: Desk) -> None:
     desk.desk.serve(desk.settings({"a": desk.source("m.gguf")}))
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     await desk.fetched()
     desk.standings = {A: WeightStanding(held=True, pinned=False, frequency=1.0, refetch=Duration(1), last_used=None)}
     desk.desk.carry_out(KeepWeights())
@@ -161,7 +161,7 @@ async def test_what_the_core_holds_is_not_removed_and_everything_else_is(desk: D
 
 async def test_a_look_at_a_copy_is_told_to_the_core_and_to_the_operator(desk: Desk) -> None:
     desk.desk.serve(desk.settings({"a": desk.source("m.gguf")}))
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     await desk.fetched()
     assert (await desk.desk.verify(A)).intact
     assert (await desk.next(WeightsVerified)).intact
@@ -175,7 +175,7 @@ async def test_a_look_at_a_copy_is_told_to_the_core_and_to_the_operator(desk: De
 
 async def test_a_fetch_can_be_given_up(desk: Desk) -> None:
     desk.desk.serve(desk.settings({"a": desk.source("m.gguf")}))
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     desk.desk.carry_out(FetchWeights(A, ahead=True))
     desk.desk.carry_out(CancelFetch(A))
     assert (await desk.next(FetchFailed)).failure is FetchFailure.CANCELLED
@@ -185,7 +185,7 @@ async def test_a_fetch_can_be_given_up(desk: Desk) -> None:
 async def test_the_copy_of_a_former_source_does_not_count_for_the_new_one(desk: Desk, *, other: bool) -> None:
     first = desk.settings({"a": desk.source("m.gguf"), "b": desk.source("n.gguf", b"others!")})
     desk.desk.serve(first)
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     await desk.fetched(A)
     await desk.fetched(B)
     before = len(desk.told)
@@ -200,6 +200,6 @@ async def test_the_copy_of_a_former_source_does_not_count_for_the_new_one(desk: 
 
 async def test_no_secret_of_a_source_is_shown(desk: Desk) -> None:
     desk.desk.serve(desk.settings({"a": {"source": "http://user:geheim@127.0.0.1:1/m.gguf?key=geheim"}}))
-    await desk.desk.run(desk.tasks)
+    await desk.desk.start(desk.tasks)
     assert "geheim" not in str(desk.desk.info())
     assert desk.desk.figures() is not None
