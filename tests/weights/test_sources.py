@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from swapd.core.ids import Bytes
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights
 from swapd.weights.facts import Fetched, FetchFailed
+from swapd.weights.inventory import Layout
 from swapd.weights.sources.base import ChangedError, RemoteFile, SourceError, select
 from swapd.weights.sources.http import HttpSource, shown
 from swapd.weights.sources.registry import source_for
@@ -59,11 +61,38 @@ async def test_a_host_that_does_not_exist_is_an_error_that_may_pass() -> None:
     assert not caught.value.permanent
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a/../../b", ".swapd.json", ".swapd/x", "nul\0"])
-def test_names_that_lead_out_of_the_folder_are_refused(name: str) -> None:
+HOSTILE = [
+    *("../evil", "/etc/passwd", "a/../../b", "..", ".swapd.json", ".swapd/x", "nul\0", "", ".", "\ud800", "new\nline"),
+    *("x" * 256, "/".join(["deep"] * 300), "\x1b[2J"),
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_cannot_be_kept_are_refused(name: str) -> None:
     with pytest.raises(SourceError, match="cannot be kept") as caught:
-        select([RemoteFile(name, 1, "w", "t")], (), source="s")  # type: ignore[arg-type]
+        select([RemoteFile(name, Bytes(1), "w", "t")], (), source="s")
     assert caught.value.permanent
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "a/b"), ("a/b/c", "x", "a/b"), ("a/b", "a//b"), ("a", "./a")])
+def test_two_files_at_one_place_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(SourceError, match="two files at") as caught:
+        select([RemoteFile(name, Bytes(1), "w", "t") for name in names], (), source="s")
+    assert caught.value.permanent
+
+
+@pytest.mark.parametrize("size", [-1, 10**18 + 1])
+def test_sizes_that_no_file_has_are_refused(size: int) -> None:
+    with pytest.raises(SourceError, match="says that 'm' has") as caught:
+        select([RemoteFile("m", Bytes(size), "w", "t")], (), source="s")
+    assert caught.value.permanent
+
+
+def test_a_copy_stays_in_the_folder_of_the_cache_whatever_a_source_calls_its_version(tmp_path: Path) -> None:
+    for revision in ("../../../x", "refs/pr/1", "/etc", "..", "\0"):
+        place = Layout(tmp_path).place(Weights("hf://lab/model@../../up"), revision)
+        assert (place.parent, place.name.startswith("lab-model-")) == (tmp_path, True)
 
 
 def test_patterns_choose_files() -> None:
@@ -76,6 +105,7 @@ def test_patterns_choose_files() -> None:
 
 def test_what_may_be_secret_is_not_shown() -> None:
     assert shown("https://user:word@host:8/path?signature=x#y") == "https://host:8/path"
+    assert shown("hf://model@main") == "hf://model@main"
 
 
 @pytest.mark.parametrize("url", ["m.gguf", "ftp://host/m", "hf://", "hf://a/b/c", "file://host/path"])
@@ -183,6 +213,48 @@ async def test_only_wanted_files_of_a_repository_are_fetched_and_a_broken_fetch_
     assert hub.cut_after == []
     assert hub.authorized == ["model.safetensors"] * 2
     assert hub.sent < 2 * len(FILES["model.safetensors"])
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "/etc/x", "nul\0", "x" * 300, "\udcff"])
+async def test_a_repository_with_hostile_names_writes_nothing(hub: Hub, tmp_path: Path, name: str) -> None:
+    hub.files[name] = b"evil"
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/model")}) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, FetchFailed)
+        assert (answer.failure, "cannot be kept" in answer.detail) == (FetchFailure.REFUSED, True)
+    assert (os.listdir(tmp_path), os.listdir(tmp_path / "cache")) == (["cache"], [".swapd"])  # noqa: PTH208 - names alone
+
+
+@pytest.mark.parametrize("size", ["12", -5, None, 10**30, 1.5])
+async def test_a_repository_with_sizes_that_cannot_be_is_refused(hub: Hub, tmp_path: Path, size: object) -> None:
+    info = hub._info()
+    info["siblings"][0]["size"] = size
+    hub._info = lambda: info  # type: ignore[method-assign]
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/model")}) as run:
+        answer = await run.fetch()
+        assert isinstance(answer, FetchFailed)
+        assert answer.failure == FetchFailure.REFUSED
+
+
+async def test_a_branch_that_moves_during_a_fetch_is_fetched_as_it_was_and_looked_up_at_the_next_fetch_only(
+    hub: Hub, tmp_path: Path
+) -> None:
+    first, second = hub.revision, "b" * 40
+    info, branch = hub._info, [first]
+    hub._info = lambda: {**info(), "sha": branch[0]}  # type: ignore[method-assign]
+    hub.on_sent = lambda: branch.__setitem__(0, second)
+    async with running(tmp_path / "cache", {M: Weights("hf://lab/model@main")}) as run:
+        assert isinstance(await run.fetch(), Fetched)
+        assert run.cache.copies()[0].revision == first[:12]
+        questions = len(hub.asked)
+        assert isinstance(await run.fetch(), Fetched)
+        assert len(hub.asked) == questions, "what is here is here, wherever the branch is now"
+        run.cache.refetch(M)
+        hub.revision = second
+        answer = await run.answer(since=len(run.facts))
+        assert isinstance(answer, Fetched)
+        assert run.cache.path(M) is not None
+        assert [copy.revision for copy in run.cache.copies() if not copy.damaged] == [second[:12]]
 
 
 async def test_a_hub_that_is_busy_may_answer_later_and_one_that_knows_nothing_will_not(

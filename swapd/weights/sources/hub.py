@@ -70,7 +70,11 @@ class HubSource(Source):
             checksum = Checksum("git", sibling.blob_id) if sibling.blob_id else None
             if sibling.lfs is not None:
                 checksum = Checksum("sha256", sibling.lfs.sha256)
-            where = hf_hub_url(self._repository, sibling.rfilename, revision=revision)
+            try:
+                where = hf_hub_url(self._repository, sibling.rfilename, revision=revision)
+            except UnicodeError as error:
+                name = repr(sibling.rfilename)
+                raise SourceError(f"the hub has a file named {name}, which cannot be kept", permanent=True) from error
             # the address names the revision, so it never has another content
             yield RemoteFile(sibling.rfilename, Bytes(sibling.size), where, "", checksum)
 
