@@ -6,11 +6,13 @@ at everything. ``replay_is_exact`` cannot be seen from inside one run: the prope
 
 from typing import Final
 
+from swapd.core import weight_laws
 from swapd.core.commands import Answer, Transitioned
 from swapd.core.eta import clearing_estimate
 from swapd.core.guards import AUTO_PROTECTION_MOST, is_patient
 from swapd.core.host_memory import held, promised
 from swapd.core.ids import Instant, gpu_indices
+from swapd.core.lawbook import law
 from swapd.core.lifecycle import TABLE
 from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State, UnloadCause
@@ -22,16 +24,6 @@ _SERVING: Final = (State.READY, State.DRAINING)
 _ORDERLY: Final = (UnloadCause.EVICTED, UnloadCause.IDLE, UnloadCause.LOAD_ABORTED, UnloadCause.OPERATOR,
                    UnloadCause.REMOVED, UnloadCause.CHANGED, UnloadCause.GPU_FAILED, UnloadCause.SHUTDOWN)  # fmt: skip
 _LEGAL: Final = {(row.before, row.after): None for row in TABLE}
-
-
-class LawBrokenError(AssertionError):
-    """A law does not hold: a defect of the core."""
-
-
-def _law(node: Node, name: str, what: str, *, holds: bool) -> None:
-    if not holds:
-        told = "\n".join(f"  {at / 1e9:.3f} s  {line}" for at, line in node.story.lines())
-        raise LawBrokenError(f"{name}: {what}; the node's story:\n{told}")
 
 
 def check(node: Node) -> None:
@@ -53,6 +45,7 @@ def check(node: Node) -> None:
     queue_bounded(node)
     commands_bounded(node)
     legal_transitions_only(node)
+    weight_laws.check(node)
 
 
 def no_overcommit(node: Node) -> None:
@@ -70,11 +63,11 @@ def no_overcommit(node: Node) -> None:
             total = sum(instance.charge(gpu.index) for instance in instances) + gpu.foreign_bytes
             decided = any(_booked_now(node, i) if which == "promised" else _started_now(node, i) for i in instances)
             full = total > gpu.memory_bytes and (strict or decided)
-            _law(node, "no_overcommit", f"{total} bytes {which} on GPU {gpu.index}", holds=not full)
+            law(node, "no_overcommit", f"{total} bytes {which} on GPU {gpu.index}", holds=not full)
             alone = len(instances) < 2 or not any(instance.exclusive for instance in instances)
-            _law(node, "no_overcommit", f"an exclusive model shares GPU {gpu.index} ({which})", holds=alone)
+            law(node, "no_overcommit", f"an exclusive model shares GPU {gpu.index} ({which})", holds=alone)
         loading = sum(1 for i in held if i.state is State.LOADING)
-        _law(node, "no_overcommit", f"{loading} loads at once on GPU {gpu.index}", holds=loading <= 1)
+        law(node, "no_overcommit", f"{loading} loads at once on GPU {gpu.index}", holds=loading <= 1)
 
 
 def host_memory_is_never_overbooked(node: Node) -> None:
@@ -88,7 +81,7 @@ def host_memory_is_never_overbooked(node: Node) -> None:
     owners = [instance for instance in node.instances.values() if instance.host_bytes]
     started, booked = any(_started_now(node, i) for i in owners), any(_booked_now(node, i) for i in owners)
     for which, total, decided in (("held", held(node), started), ("promised", promised(node), booked)):
-        _law(node, "host_memory_is_never_overbooked", f"{total} bytes {which}", holds=total <= most or not decided)
+        law(node, "host_memory_is_never_overbooked", f"{total} bytes {which}", holds=total <= most or not decided)
 
 
 def only_good_gpus_are_taken(node: Node) -> None:
@@ -98,11 +91,11 @@ def only_good_gpus_are_taken(node: Node) -> None:
             continue
         gpus = [node.topology.gpus[index] for index in gpu_indices(instance.gpus)]
         name, where = "only_good_gpus_are_taken", f"{instance.model.name} on {gpu_list(instance.gpus)}"
-        _law(node, name, f"{where}: not placeable", holds=all(gpu.placeable for gpu in gpus))
-        _law(node, name, f"{where}: of several products", holds=len(dict.fromkeys(gpu.name for gpu in gpus)) == 1)
+        law(node, name, f"{where}: not placeable", holds=all(gpu.placeable for gpu in gpus))
+        law(node, name, f"{where}: of several products", holds=len(dict.fromkeys(gpu.name for gpu in gpus)) == 1)
         kind = all(is_named(gpu, instance.model.need) and is_able(gpu, instance.model.need) for gpu in gpus)
-        _law(node, name, f"{where}: of another kind than it asks for", holds=kind)
-        _law(node, name, f"{where}: the driver is in trouble", holds=node.may_load)
+        law(node, name, f"{where}: of another kind than it asks for", holds=kind)
+        law(node, name, f"{where}: the driver is in trouble", holds=node.may_load)
 
 
 def starts_are_confirmed(node: Node) -> None:
@@ -113,7 +106,7 @@ def starts_are_confirmed(node: Node) -> None:
                 fresh = not gpu.measured or gpu.taken >= max(instance.reserved_at, gpu.settled)
                 shown = fresh and (not gpu.measured or _shows(gpu, instance))
                 what = f"{instance.model.name} starts on GPU {gpu.index}, which is not shown to be free"
-                _law(node, "starts_are_confirmed", what, holds=shown)
+                law(node, "starts_are_confirmed", what, holds=shown)
 
 
 def _shows(gpu: GpuRecord, instance: Instance) -> bool:
@@ -136,11 +129,11 @@ def one_instance_per_model(node: Node) -> None:
         if instance.state in (State.UNLOADING, State.LEAKED):
             continue
         name = instance.model.name
-        _law(node, "one_instance_per_model", f"two instances of {name}", holds=name not in current)
+        law(node, "one_instance_per_model", f"two instances of {name}", holds=name not in current)
         current[name] = instance
     for name, model in node.models.items():
         known = model.instance is current.get(name)
-        _law(node, "one_instance_per_model", f"{name} does not know its instance", holds=known)
+        law(node, "one_instance_per_model", f"{name} does not know its instance", holds=known)
 
 
 def only_ready_serves(node: Node) -> None:
@@ -148,7 +141,7 @@ def only_ready_serves(node: Node) -> None:
     for instance in node.instances.values():
         early = instance.state in (State.RESERVED, State.LOADING)
         served = not (early and instance.in_flight)
-        _law(node, "only_ready_serves", f"instance {instance.id} serves in {instance.state}", holds=served)
+        law(node, "only_ready_serves", f"instance {instance.id} serves in {instance.state}", holds=served)
 
 
 def never_evict_in_flight(node: Node) -> None:
@@ -156,14 +149,14 @@ def never_evict_in_flight(node: Node) -> None:
     for instance in _left_now(node):
         orderly = instance.cause in _ORDERLY
         clean = not (orderly and instance.in_flight)
-        _law(node, "never_evict_in_flight", f"instance {instance.id} left with requests in flight", holds=clean)
+        law(node, "never_evict_in_flight", f"instance {instance.id} left with requests in flight", holds=clean)
 
 
 def never_evict_pinned(node: Node) -> None:
     """No pinned model is evicted."""
     for instance in _left_now(node):
         pinned = instance.eviction is not None and instance.eviction.was_pinned
-        _law(node, "never_evict_pinned", f"{instance.model.name} was evicted", holds=not pinned)
+        law(node, "never_evict_pinned", f"{instance.model.name} was evicted", holds=not pinned)
 
 
 def protection_is_bounded(node: Node) -> None:
@@ -178,9 +171,9 @@ def protection_is_bounded(node: Node) -> None:
         since = Instant(node.at - eviction.waited)
         waited = is_patient(node, node.models[eviction.successor], since, clearing)
         name = instance.model.name
-        _law(node, "protection_is_bounded", f"{name} was evicted while protected", holds=over or waited)
+        law(node, "protection_is_bounded", f"{name} was evicted while protected", holds=over or waited)
         bounded = eviction.protected_until - instance.last_used <= longest
-        _law(node, "protection_is_bounded", f"{name} was protected too long", holds=bounded)
+        law(node, "protection_is_bounded", f"{name} was protected too long", holds=bounded)
 
 
 def no_needless_eviction(node: Node) -> None:
@@ -197,7 +190,7 @@ def no_needless_eviction(node: Node) -> None:
             continue
         shared = [gpu for gpu in node.on(instance.gpus) if victim.id in gpu.instances]
         needed = any(_in_the_way(gpu, instance, victim) for gpu in shared) or _in_the_host(node, instance, victim)
-        _law(node, "no_needless_eviction", f"{victim.model.name} need not have left", holds=needed)
+        law(node, "no_needless_eviction", f"{victim.model.name} need not have left", holds=needed)
 
 
 def _in_the_way(gpu: GpuRecord, instance: Instance, victim: Instance) -> bool:
@@ -223,7 +216,7 @@ def infeasible_evicts_nobody(node: Node) -> None:
             continue
         heirs = [i for i in node.instances.values() if i.model.name == instance.eviction.successor]
         booked = any(heir.step == node.step for heir in heirs)
-        _law(node, "infeasible_evicts_nobody", f"{instance.model.name} left for nothing", holds=booked)
+        law(node, "infeasible_evicts_nobody", f"{instance.model.name} left for nothing", holds=booked)
 
 
 def answered_exactly_once(node: Node) -> None:
@@ -232,30 +225,28 @@ def answered_exactly_once(node: Node) -> None:
         queued = request in request.model.queue
         granted = request.instance is not None and request.id in request.instance.in_flight
         right = (queued, granted) == (request.phase is Phase.QUEUED, request.phase is Phase.GRANTED)
-        _law(node, "answered_exactly_once", f"request {request.id} is lost", holds=right)
-        _law(node, "answered_exactly_once", f"{request.id} was refused", holds=request.id not in node.refused)
+        law(node, "answered_exactly_once", f"request {request.id} is lost", holds=right)
+        law(node, "answered_exactly_once", f"{request.id} was refused", holds=request.id not in node.refused)
     open_ = sum(len(model.queue) for model in node.models.values())
     waiting = sum(1 for request in node.requests.values() if request.phase is Phase.QUEUED)
-    _law(node, "answered_exactly_once", "a queue holds requests that ended", holds=open_ == waiting)
+    law(node, "answered_exactly_once", "a queue holds requests that ended", holds=open_ == waiting)
     answers = [command.request for command in node.out if isinstance(command, Answer)]
-    _law(
-        node, "answered_exactly_once", "an order was answered twice", holds=len(answers) == len(dict.fromkeys(answers))
-    )
+    law(node, "answered_exactly_once", "an order was answered twice", holds=len(answers) == len(dict.fromkeys(answers)))
 
 
 def nothing_dropped(node: Node) -> None:
     """Whoever waits is looked at again: by deadline, and as pending if there is no instance."""
     for name, model in node.models.items():
         waits = bool(model.queue)
-        _law(node, "nothing_dropped", f"{name} has no deadline", holds=not waits or name in node.deadlines)
+        law(node, "nothing_dropped", f"{name} has no deadline", holds=not waits or name in node.deadlines)
         answered = model.instance is None or model.instance.state is not State.READY or not model.orders
-        _law(node, "nothing_dropped", f"operators wait for {name}, which is ready", holds=answered)
+        law(node, "nothing_dropped", f"operators wait for {name}, which is ready", holds=answered)
         absent = model.instance is None and (waits or bool(model.orders))
-        _law(node, "nothing_dropped", f"{name} is pending unknown to the node", holds=absent == (name in node.pending))
+        law(node, "nothing_dropped", f"{name} is pending unknown to the node", holds=absent == (name in node.pending))
     first = node.deadlines.first()
     if first is not None:
         in_time = node.wake is not None and node.wake <= first
-        _law(node, "nothing_dropped", "the next wake-up is after a deadline", holds=in_time)
+        law(node, "nothing_dropped", "the next wake-up is after a deadline", holds=in_time)
 
 
 def cancelled_never_loads(node: Node) -> None:
@@ -265,22 +256,22 @@ def cancelled_never_loads(node: Node) -> None:
         wanted = model.claimed or model.name in node.wishes or instance.ahead
         begins = instance.state is State.LOADING and instance.step == node.step
         idle = (begins or instance.state is State.RESERVED) and not wanted
-        _law(node, "cancelled_never_loads", f"{model.name} loads for nobody", holds=not idle)
+        law(node, "cancelled_never_loads", f"{model.name} loads for nobody", holds=not idle)
 
 
 def queue_bounded(node: Node) -> None:
     """No more requests wait for a model than its limit, and loads stay within theirs."""
     for name, model in node.models.items():
         bounded = len(model.queue) <= model.spec.max_queue
-        _law(node, "queue_bounded", f"{len(model.queue)} wait for {name}", holds=bounded)
+        law(node, "queue_bounded", f"{len(model.queue)} wait for {name}", holds=bounded)
     running = sum(1 for i in node.instances.values() if i.state in (State.RESERVED, State.LOADING))
-    _law(node, "queue_bounded", "loads are miscounted", holds=running == node.loads_running)
+    law(node, "queue_bounded", "loads are miscounted", holds=running == node.loads_running)
 
 
 def commands_bounded(node: Node) -> None:
     """One event gives no more orders and notes than there are things to speak about."""
     things = len(node.requests) + len(node.refused) + len(node.models) + len(node.instances) * len(node.models)
-    _law(node, "commands_bounded", f"{len(node.out)} commands", holds=len(node.out) <= 32 + 8 * things)
+    law(node, "commands_bounded", f"{len(node.out)} commands", holds=len(node.out) <= 32 + 8 * things)
 
 
 def legal_transitions_only(node: Node) -> None:
@@ -288,7 +279,7 @@ def legal_transitions_only(node: Node) -> None:
     for note in node.out:
         if isinstance(note, Transitioned):
             legal = (note.before, note.after) in _LEGAL
-            _law(node, "legal_transitions_only", f"{note.before} to {note.after}", holds=legal)
+            law(node, "legal_transitions_only", f"{note.before} to {note.after}", holds=legal)
 
 
 def _left_now(node: Node) -> list[Instance]:

@@ -146,6 +146,8 @@ class Node:
     wishes: dict[ModelName, Model] = field(default_factory=dict)
     #: models no longer configured of which an instance is left
     removed: dict[ModelName, None] = field(default_factory=dict)
+    #: size of the copies in the cache, as told last, also of models that are not known yet
+    cached: Mapping[ModelName, Bytes] = field(default_factory=dict)
     #: models whose weights are, or may be, missing and wanted; those with a fetch, and those read into the page cache
     hungry: dict[ModelName, Model] = field(default_factory=dict)
     fetching: dict[ModelName, Model] = field(default_factory=dict)

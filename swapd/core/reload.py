@@ -49,6 +49,7 @@ def _enter(node: Node, spec: ModelSpec) -> None:
     if model is None:
         model = Model(spec, Need.of(spec), demand=Demand(node.at), frequency_at=node.at)
         node.models[spec.name] = model
+        model.weights.cached = node.cached.get(spec.name)
         expect(model)
         enter_pin(node, model)
         return

@@ -38,6 +38,7 @@ _FOR_GOOD: Final = (FetchFailure.REFUSED, FetchFailure.TOO_LARGE, FetchFailure.C
 def weights_cached(node: Node, event: WeightsCached) -> bool:
     """Replace all that is known of the copies in the cache."""
     changed = False
+    node.cached = event.cached
     for name, model in node.models.items():
         size = event.cached.get(name)
         if size == model.weights.cached:

@@ -8,7 +8,7 @@ import pytest
 
 from swapd.core.commands import Answer, Evicted, StaleFact, Transitioned
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId, seconds
-from swapd.core.laws import LawBrokenError
+from swapd.core.lawbook import LawBrokenError
 from swapd.core.node import GpuRecord, Node
 from swapd.core.reasons import State, UnloadCause
 from swapd.core.state import Eviction, Instance, Phase

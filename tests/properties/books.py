@@ -12,6 +12,7 @@ from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelNa
 from swapd.core.reasons import State, UnloadCause
 from swapd.core.topology import NodeTopology
 from tests.properties.devices import Devices
+from tests.properties.weight_books import WeightBooks
 
 
 class Phase(Enum):
@@ -128,6 +129,7 @@ class Books:
         self.measured: dict[tuple[ModelName, str], Bytes] = {}
         #: when the core asked for a reading it has not had yet
         self.asked: Instant | None = None
+        self.weights = WeightBooks()
 
     def snapshot(self) -> "Books":
         """Return a copy that later steps leave alone."""
@@ -240,6 +242,8 @@ class Books:
 
     def least_load_time(self, model: ModelName) -> Duration:
         """Return a lower bound of what any average of recent load times would be."""
-        measured = self.load_times.get(model, [])[-5:]
         spec = self.catalog.models.get(model)
+        if spec is not None and (spec.fetched or spec.local_weights):
+            return min([*self.load_times.get(model, []), spec.load_estimate])
+        measured = self.load_times.get(model, [])[-5:]
         return min(measured) if measured else spec.load_estimate if spec else Duration(0)

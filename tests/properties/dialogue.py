@@ -14,6 +14,7 @@ from swapd.core.events import (
     NodeDrainOrdered,
     NodeUndrainOrdered,
     PinOrdered,
+    PrefetchOrdered,
     RequestArrived,
     RequestEnded,
     Tick,
@@ -29,6 +30,7 @@ from tests.properties.broken import broken
 from tests.properties.device_talk import DeviceTalk
 from tests.properties.facts import facts, old_facts, truth
 from tests.properties.watch import Watch
+from tests.properties.weight_talk import answers, healthy, with_copy, without
 
 #: wake-ups within one passing of time after which the core counts as spinning
 MAX_TICKS = 400
@@ -118,6 +120,32 @@ class Dialogue:
         self.now = Instant(self.now + 1)
         devices.begin(self.now)
         self.now = Instant(self.now + 1)
+
+    def hear_of_weights(self, which: int, how: int) -> None:
+        """Let the weight cache answer one of its orders, somehow, or say how a fetch gets on."""
+        told = answers(self.books, self.now, how)
+        self._say_all(told[which % len(told)] if told else ())
+
+    def bring_weights(self, which: int) -> None:
+        """Let the weight cache answer one of its orders well."""
+        told = healthy(self.books, self.now)
+        self._say_all(told[which % len(told)] if told else ())
+
+    def change_cache(self, model: int, *, put: bool) -> None:
+        """Let somebody delete a copy by hand, or put one there."""
+        names = sorted(name for name, spec in self.books.catalog.models.items() if spec.fetched)
+        if names:
+            change = with_copy if put else without
+            self.say(change(self.books, names[model % len(names)], self.now))
+
+    def prefetch(self, model: int) -> None:
+        """Want a model's weights here."""
+        names = sorted(self.books.catalog.models)
+        self.say(PrefetchOrdered(self.now, self._id(), names[model % len(names)]))
+
+    def _say_all(self, told: tuple[Event, ...]) -> None:
+        for event in told:
+            self.say(event)
 
     def release(self, which: int) -> None:
         """Let the driver give back the memory of an engine that has ended."""
@@ -238,7 +266,9 @@ class Dialogue:
         self.watch.liveness()
 
     def _heal(self) -> None:
-        """Make every instance do what it was told, and every answer end."""
+        """Make every instance do what it was told, the weights come, and every answer end."""
+        for told in healthy(self.books, self.now):
+            self._say_all(told)
         for identity in sorted(self.books.instances):
             while (instance := self.books.instances.get(identity)) and (fact := truth(instance, self.now)):
                 self.say(fact)

@@ -8,6 +8,10 @@ from swapd.core.events import (
     DemandKnown,
     EngineGone,
     Event,
+    FetchFailed,
+    FetchProgressed,
+    FetchStarted,
+    FetchWaits,
     FootprintsKnown,
     GpuMemoryRead,
     InstanceExited,
@@ -21,6 +25,7 @@ from swapd.core.events import (
     NodeDrainOrdered,
     NodeUndrainOrdered,
     PinOrdered,
+    PrefetchOrdered,
     ProcessesGone,
     RequestArrived,
     RequestEnded,
@@ -31,6 +36,10 @@ from swapd.core.events import (
     UnloadOrdered,
     UpstreamFailed,
     WeekKnown,
+    WeightsCached,
+    WeightsFetched,
+    WeightsVerified,
+    WeightsWarmed,
 )
 from swapd.core.ids import Duration, InstanceId, Instant, RequestId
 from tests.properties.books import Books, OperatorOrder, Phase, Request
@@ -39,7 +48,14 @@ from tests.properties.books import Books, OperatorOrder, Phase, Request
 def hear(books: Books, event: Event) -> None:
     """Enter one fact."""
     books.now = event.at
+    books.weights.begin_step(event)
     match event:
+        case WeightsCached() | FetchStarted() | WeightsFetched() | FetchFailed() | WeightsWarmed() | WeightsVerified():
+            books.weights.hear(books, event)
+        case FetchWaits() | FetchProgressed():
+            pass
+        case PrefetchOrdered():
+            _order(books, event.at, event.request, OperatorOrder(event.at, "prefetch", event.model))
         case RequestArrived():
             _arrived(books, event)
         case RequestEnded():
@@ -152,6 +168,8 @@ def _ready(books: Books, event: InstanceReady) -> None:
     if instance.broken:
         return
     instance.ready = event.at
+    books.weights.succeeded(instance.model)
+    books.failed_at.pop(instance.model, None)
     instance.last_used = max(instance.last_used, event.at)
     books.load_times.setdefault(instance.model, []).append(Duration(event.at - instance.started))
 

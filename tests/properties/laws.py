@@ -1,16 +1,29 @@
 """States the laws that hold of a whole step: its evictions, its queues, its wake-up, its number of commands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from swapd.core.catalog import Mode, ModelSpec
-from swapd.core.commands import Command, Evicted, Reject, Transitioned
+from swapd.core.commands import (
+    Command,
+    Evicted,
+    FetchWeights,
+    KeepWeights,
+    RefetchWeights,
+    Reject,
+    Start,
+    Transitioned,
+)
 from swapd.core.events import Event, RequestArrived, Tick
-from swapd.core.ids import Duration, Instant, gpu_indices, seconds
+from swapd.core.ids import Duration, Instant, ModelName, gpu_indices, seconds
 from swapd.core.reasons import Rejection, State, UnloadCause
 from swapd.core.topology import DriverState
-from swapd.core.view import NodeView
+from swapd.core.view import NodeView, WeightStanding
 from tests.properties.books import Books, Instance, Phase
 from tests.properties.broken import broken
+from tests.properties.weight_books import held, prefetches
+
+#: what the weight cache knows of each model: held, pinned
+Kept = dict[ModelName, tuple[bool, bool]]
 
 
 def protection_is_bounded(books: Books, before: Books, commands: tuple[Command, ...]) -> None:
@@ -45,7 +58,8 @@ def _in_a_hurry(books: Books, newcomer: ModelSpec | None, waited: Duration) -> b
     """Say whether the newcomer's promise may be at stake, with the most that can be reckoned for making room."""
     if newcomer is None:
         return False
-    load = max(newcomer.load_estimate, *books.load_times.get(newcomer.name, [Duration(0)])[-5:])
+    measured = books.load_times.get(newcomer.name, [Duration(0)])
+    load = max(newcomer.load_estimate, *(measured if newcomer.fetched or newcomer.local_weights else measured[-5:]))
     clearing = max(seconds(20), books.longest_service + books.longest_release)
     return waited >= newcomer.max_wait - load - clearing
 
@@ -144,6 +158,8 @@ def nobody_waits_for_an_empty_node(books: Books) -> None:
     for request in books.requests.values():
         cooling = books.cooling_until.get(request.model, Instant(0)) > books.now
         spec = books.catalog.models.get(request.model)
+        if spec is not None and books.weights.missing(spec):
+            continue
         if request.phase is Phase.WAITING and not cooling and (spec is None or books.fits_surely(spec)):
             broken("nothing_dropped", f"{request} waits, and the node is empty")
 
@@ -162,7 +178,7 @@ def patience_ends(books: Books) -> None:
         cooling = books.cooling_until.get(request.model, Instant(0)) > books.now
         if request.phase is not Phase.WAITING or spec is None or cooling or not books.feasible(spec):
             continue
-        if not books.fits_surely(spec):
+        if not books.fits_surely(spec) or books.weights.missing(spec):
             continue
         resident = any(i.model == request.model for i in books.instances.values())
         if not resident and books.now - request.arrived > settings.protect_max_wait:
@@ -181,6 +197,48 @@ def deadlines_are_kept(books: Books, event: Event, next_wakeup: Instant | None) 
     first = min((books.deadline(r) for r in waiting if not r.failed_once), default=None)
     if first is not None and (next_wakeup is None or next_wakeup > max(first, books.now)):
         broken("liveness", f"next wake-up at {next_wakeup}, a deadline at {first}")
+
+
+def weights_are_kept(books: Books, kept: Kept, commands: tuple[Command, ...]) -> Kept:
+    """Have the cache told what is held and pinned, when it changes, before it is used; return what it knows now."""
+    now = {
+        model: (held(books, model), books.pinned(model)) for model, spec in books.catalog.models.items() if spec.fetched
+    }
+    removed = (model for model in kept if model not in books.catalog.models and held(books, model))
+    now.update((model, (True, False)) for model in removed)
+    told = [number for number, command in enumerate(commands) if isinstance(command, KeepWeights)]
+    used = [number for number, c in enumerate(commands) if isinstance(c, FetchWeights | RefetchWeights | Start)]
+    changed = any(kept.get(model, (False, False)) != how for model, how in now.items())
+    if changed and not told:
+        broken("weights_are_kept_before_use", f"told were {kept}, and it is {now}")
+    if len(told) > 1 or (told and used and used[0] < told[0]):
+        broken("weights_are_kept_before_use", f"told twice or too late: {commands}")
+    return now
+
+
+def standings_are_true(books: Books, standings: Mapping[ModelName, WeightStanding]) -> None:
+    """Say of every model with a source whether it is held and pinned."""
+    for model, spec in books.catalog.models.items():
+        if spec.fetched and (standings[model].held, standings[model].pinned) != (
+            held(books, model),
+            books.pinned(model),
+        ):
+            broken("weights_are_kept_before_use", f"{model}: {standings[model]}")
+
+
+def missing_weights_are_fetched(books: Books) -> None:
+    """Let nobody wait for weights that nobody fetches."""
+    if books.draining:
+        return
+    manual = books.catalog.settings.mode is Mode.MANUAL
+    for model, spec in books.catalog.models.items():
+        absent = not any(i.model == model and i.state is not State.UNLOADING for i in books.instances.values())
+        waits = absent and (books.load_orders(model) or (books.waiting(model) and not manual))
+        lacks = spec.fetched and model not in books.weights.cached
+        helped = model in books.weights.fetches or model in books.weights.checks
+        cooling = books.cooling_until.get(model, Instant(0)) > books.now
+        if lacks and (waits or prefetches(books, model)) and not helped and not cooling:
+            broken("missing_weights_are_fetched", f"{model} is wanted, and nothing is done")
 
 
 def nothing_dropped(books: Books, view: NodeView) -> None:

@@ -82,6 +82,23 @@ def variants(base: Catalog) -> tuple[Catalog, ...]:
         Catalog(specs, replace(settings, mode=Mode.MANUAL)),
         Catalog(specs, replace(settings, min_residency=seconds(6), policy=PolicyName.CHEAPEST_RELOAD)),
         Catalog({**specs, first: replace(specs[first], footprint=other, revision="2")}, settings),
+        *_of_weights(base),
+    )
+
+
+def _of_weights(base: Catalog) -> tuple[Catalog, ...]:
+    """Return the ways in which a user may change where weights come from, if any come from elsewhere."""
+    first, second, *_ = sorted(base.models)
+    specs = base.models
+    if not specs[first].fetched:
+        return ()
+    here = replace(specs[first], fetched=False, local_weights=True, revision="3")
+    other = {name: replace(spec, revision="4") if spec.fetched else spec for name, spec in specs.items()}
+    without = {name: spec for name, spec in specs.items() if name != second}
+    return (
+        Catalog({**specs, first: here}, base.settings),
+        Catalog(other, base.settings),
+        Catalog(without, base.settings),
     )
 
 
@@ -137,6 +154,11 @@ def big(spec: ModelSpec, *, host_gib: int = 0, **what: object) -> ModelSpec:
         spec.footprint, bytes_per_gpu=Bytes(spec.footprint.bytes_per_gpu * GIB), host_bytes=Bytes(host_gib * GIB)
     )
     return replace(spec, footprint=footprint, **what)  # type: ignore[arg-type]
+
+
+def fetched(spec: ModelSpec, **what: object) -> ModelSpec:
+    """Return a model whose weights come from elsewhere."""
+    return replace(spec, fetched=True, **{"fetch_estimate": seconds(8), **what})  # type: ignore[arg-type]
 
 
 #: links that close a ring in another order than the numbers have, and host memory for three models or so
@@ -211,6 +233,34 @@ TIGHT = Place(
     trusted=False,
 )
 
+#: models whose weights come from elsewhere, beside others; little room, so that a fetch meets busy residents
+FETCHED = Place(
+    Origin(
+        topology(2),
+        catalog(
+            fetched(model("a"), local_weights=True),
+            fetched(model("b"), fetch_estimate=seconds(2)),
+            fetched(model("c", 2)),
+            model("d"),
+            fetched(model("p", need=30, exclusive=False, pinned=True), fetch_estimate=seconds(20)),
+            fetched(model("s", need=30, exclusive=False), max_wait=seconds(25)),
+        ),
+    )
+)
+
+#: one GPU, whose memory is measured
+MEASURED = Place(
+    Origin(
+        real(card(0, "A100", 80, (8, 0))),
+        catalog(
+            fetched(big(model("a", need=70))),
+            fetched(big(model("b", need=70)), fetch_estimate=seconds(1)),
+            big(model("c", need=70), local_weights=True),
+        ),
+    )
+)
+
+WEIGHTY = (FETCHED, MEASURED)
 VIRTUAL = tuple(Place(origin) for origin in ORIGINS)
 REAL = (RINGED, MIXED, HALF_TOLD, TIGHT)
-PLACES = VIRTUAL + REAL
+PLACES = VIRTUAL + REAL + WEIGHTY

@@ -9,6 +9,7 @@ from typing import assert_never
 from swapd.core.catalog import Catalog, Mode
 from swapd.core.commands import (
     Answer,
+    CancelFetch,
     Check,
     Command,
     CoolingDown,
@@ -16,23 +17,30 @@ from swapd.core.commands import (
     DriverChanged,
     Evicted,
     EvictionBlocked,
+    FetchEnded,
+    FetchWeights,
     FootprintMeasured,
     GpuChanged,
     Grant,
+    KeepWeights,
     Kill,
     LoadFinished,
     NodeLoadChanged,
     Placed,
     PromotionAdvised,
     ReadMemory,
+    RefetchWeights,
     Reject,
     ReleaseConfirmed,
     StaleFact,
     Start,
     Stop,
+    StopWarming,
     ThrashPinChanged,
     Transitioned,
     VerdictChanged,
+    VerifyWeights,
+    WarmWeights,
 )
 from swapd.core.events import Event
 from swapd.core.ids import Duration, gpu_indices, seconds
@@ -115,8 +123,18 @@ class Oracle:
                 self.books.asked = self.books.now
             case ThrashPinChanged():
                 self._thrash_pin(command)
-            case PromotionAdvised():
+            case PromotionAdvised() | KeepWeights():
                 pass
+            case (
+                FetchWeights()
+                | RefetchWeights()
+                | CancelFetch()
+                | WarmWeights()
+                | StopWarming()
+                | VerifyWeights()
+                | FetchEnded()
+            ):
+                self.books.weights.judge(self.books, command)
             case Placed() | GpuChanged() | DriverChanged() | ReleaseConfirmed():
                 pass
             case _:
@@ -172,6 +190,7 @@ class Oracle:
             broken("answered_exactly_once", f"{order}: refused for its wait before {books.deadline(request)}")
         if order.reason is Rejection.ETA_EXCEEDS_MAX_WAIT:
             books.refused_for_eta.add(request.model)
+            books.weights.refused_for_eta.add(request.model)
         request.phase = Phase.REJECTED
 
     def _cut(self, order: Cut) -> None:
@@ -197,6 +216,7 @@ class Oracle:
         if twins:
             broken("one_instance_per_model", f"{order}: beside {twins}")
         self._wanted(order)
+        books.weights.started(order)
         if books.now < books.failed_at.get(instance.model, -COOL_DOWN) + COOL_DOWN:
             broken("cool_down", f"{order}: its last load failed at {books.failed_at[instance.model]}")
         instance.spec, instance.started = order.spec, books.now

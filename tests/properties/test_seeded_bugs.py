@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from swapd.core.laws import LawBrokenError
+from swapd.core.lawbook import LawBrokenError
 from swapd.sim.audit import AuditError
 from tests.properties import gpu_bugs, seeded_bugs
 from tests.properties.broken import BrokenLawError

@@ -37,12 +37,25 @@ DEVICE_MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...
 )
 
 
+#: moves beside these where weights are fetched
+WEIGHT_MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
+    (8, lambda talk, chance: talk.bring_weights(chance.randrange(64))),
+    (24, lambda talk, chance: talk.hear_of_weights(chance.randrange(64), chance.randrange(64))),
+    (6, lambda talk, chance: talk.report(chance.randrange(64), chance.randrange(64))),
+    (2, lambda talk, chance: talk.change_cache(chance.randrange(64), put=False)),
+    (3, lambda talk, chance: talk.change_cache(chance.randrange(64), put=True)),
+    (2, lambda talk, chance: talk.prefetch(chance.randrange(64))),
+)
+
+
 def walk(seed: int, places: Sequence[Place] = PLACES, *, steps: int = 180) -> Dialogue:
     """Take one walk over one of the nodes, bring it to rest, and return the dialogue."""
     chance = random.Random(seed)
     place = places[seed % len(places)]
     talk = Dialogue(place.origin, variants(place.origin.catalog), place.driver())
     moves = MOVES if talk.devices is None else MOVES + DEVICE_MOVES
+    if any(spec.fetched for spec in place.origin.catalog.models.values()):
+        moves += WEIGHT_MOVES
     weights = [weight for weight, _ in moves]
     for _ in range(steps):
         _, move = chance.choices(moves, weights)[0]

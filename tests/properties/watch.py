@@ -21,6 +21,7 @@ class Watch:
         self.audit = Audit(driver, origin.topology, origin.catalog) if driver is not None else None
         self.oracle = Oracle(origin.topology, origin.catalog)
         self.recording = Recording(origin)
+        self._kept: laws.Kept = {}
 
     @property
     def books(self) -> Books:
@@ -46,6 +47,9 @@ class Watch:
         laws.deadlines_are_kept(books, event, self.scheduler.next_wakeup)
         device_laws.cordons_are_cleared(books)
         device_laws.promises_fit(books, commands)
+        self._kept = laws.weights_are_kept(books, self._kept, commands)
+        laws.standings_are_true(books, self.scheduler.standings())
+        laws.missing_weights_are_fetched(books)
         view = self.scheduler.view()
         device_laws.sizes_are_charged(books, view)
         if self.audit is not None:
