@@ -59,13 +59,13 @@ class Layout:
             folder.mkdir(parents=True, exist_ok=True)
 
     def tidy(self) -> None:
-        """Take apart what an earlier run was putting together. Raises ``OSError``."""
+        """Take apart what an earlier run was putting together, or was removing. Raises ``OSError``."""
         for half in self.staging.iterdir():
             remove_tree(half)  # links alone
         for partial in self.partials.iterdir():
             data = partial / "data"
-            if data.exists() and data.stat().st_nlink > 1:
-                remove_tree(partial)  # a copy has it
+            if not data.exists() or data.stat().st_nlink > 1:  # a copy has it
+                remove_tree(partial)
 
     def rubbish(self) -> Mapping[Path, int]:
         """Return what an earlier run was removing, with its bytes on the disk."""

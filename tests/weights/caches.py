@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -30,6 +31,7 @@ class Running:
     """A cache and what it has told."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
+        self._path = path
         self.facts: list[Fact] = []
         self.on_fact: Callable[[Fact], None] = lambda fact: None
         self._told = asyncio.Event()
@@ -63,6 +65,13 @@ class Running:
 
     async def answer(self, model: ModelName = M, *, since: int = 0) -> Fetched | FetchFailed:
         return await self.until(Fetched | FetchFailed, model, since=since)  # type: ignore[arg-type]
+
+    async def settled(self) -> None:
+        """Wait until nothing is left beside the copies."""
+        own = self._path / ".swapd"
+        async with asyncio.timeout(DEADLINE_S):
+            while any(os.listdir(own / part) for part in ("partial", "staging", "trash")):  # noqa: PTH208
+                await asyncio.sleep(0.005)
 
     @property
     def cached(self) -> dict[ModelName, int]:
