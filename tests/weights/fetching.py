@@ -6,15 +6,17 @@ touches the disk: many deaths are cheap that way. `--job` says what it does inst
 
 import argparse
 import asyncio
+import functools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from swapd.weights import Standing, Weights
-from swapd.weights.facts import Fetched, Removed, Verified
+from swapd.weights.facts import Fetched, FetchProgressed, FetchWaits, Removed, Verified
 from tests.weights.caches import MIB, M, N, running
 
 LIMIT = 3 * MIB
@@ -89,7 +91,28 @@ async def verify(path: Path, url: str) -> bool:
         return isinstance(answer, Fetched) and len(run.cached) == 1
 
 
-JOBS = {"fetch": fetch, "evict": evict, "share": share, "verify": verify}
+async def wait(path: Path, url: str, *, fill: str = "", remove: str = "") -> bool:
+    """Fetch on a disk that is or becomes full: run `fill` when bytes come, remove a file when the fetch waits."""
+    settings = {"progress_period": 1_000_000, "bandwidth": 16 * MIB if fill else None, "connections": 1}
+    async with running(path, **settings) as run:
+        run.cache.serve({M: Weights(url)})
+        run.cache.fetch(M)
+        if fill:
+            while not (await run.until(FetchProgressed, since=len(run.facts))).progress.done:
+                pass
+            await asyncio.to_thread(subprocess.run, fill, shell=True, check=False, stderr=subprocess.DEVNULL)
+        if remove:
+            sys.stdout.write(f"{await run.until(FetchWaits)}\n")
+            Path(remove).unlink()  # noqa: ASYNC240 - quick
+        answer = await run.answer()
+        sys.stdout.write(f"{answer}\n")
+        copy = run.cache.path(M)
+        whole = copy is not None and copy.read_bytes() == Path(url.removeprefix("file://")).read_bytes()  # noqa: ASYNC240
+        sys.stdout.write("whole" if whole else "nothing")
+        return whole
+
+
+JOBS = {"fetch": fetch, "evict": evict, "share": share, "verify": verify, "wait": wait}
 
 
 def main() -> int:
@@ -98,8 +121,12 @@ def main() -> int:
     parser.add_argument("url")
     parser.add_argument("--forks", action="store_true")
     parser.add_argument("--job", choices=JOBS, default="fetch")
+    parser.add_argument("--fill", default="")
+    parser.add_argument("--then-remove", default="")
     arguments = parser.parse_args()
     job = JOBS[arguments.job]
+    if job is wait:
+        job = functools.partial(wait, fill=arguments.fill, remove=arguments.then_remove)
     if not arguments.forks:
         return 0 if asyncio.run(job(arguments.path, arguments.url)) else 1
     for line in sys.stdin:
