@@ -250,7 +250,6 @@ class WeightDesk:
     def _told(self, fact: facts.Fact) -> None:
         # not the fact's own: the room may have told another one since
         at = self._now()
-        at = self._now()  # of two facts the one that is told later must not be the older one
         match fact:
             case facts.CacheRead():
                 self._cached = fact.cached
