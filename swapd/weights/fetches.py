@@ -157,6 +157,7 @@ class Fetches:
         while True:
             await asyncio.sleep(self._tools.settings.progress_period / SECOND)
             progress = entry.flight.progress()
+            entry.flight.tick()
             if progress.done != known:
                 known = progress.done
                 for model in tuple(entry.flight.models):

@@ -127,13 +127,18 @@ class Flight:
             else:
                 return
 
+    def tick(self) -> None:
+        """Remember how far it has come by now: the rate is reckoned over the last few of these."""
+        self._ticks.append((self.tools.now(), self._came_by_now()))
+
+    def _came_by_now(self) -> int:
+        return self.came + (self._transfer.came if self._transfer is not None else 0)
+
     def progress(self) -> Progress:
-        """Return how far it has come, and remember it for the rate."""
+        """Return how far it has come."""
         here = self._transfer.present if self._transfer is not None else 0
-        came = self.came + (self._transfer.came if self._transfer is not None else 0)
-        now = self.tools.now()
-        self._ticks.append((now, came))
-        begun, before = self._ticks[0]
+        came, now = self._came_by_now(), self.tools.now()
+        begun, before = self._ticks[0] if self._ticks else (now, came)
         rate = (came - before) * SECOND / (now - begun) if now > begun else 0.0
         done = min(self.total, here + came)
         eta = seconds((self.total - done) / rate) if rate > 0 else None
@@ -184,6 +189,8 @@ class Flight:
             stack.callback(partial(self._settle, booking, lacking))
             self._present = sum(account.partials.get(identity, 0) for identity in lacking)
             await self.tools.room.reserve(booking, waits=self.waits)
+            self._ticks.clear()
+            self.tick()  # so that the first word of its progress has a rate
             came = self.came
             for arrived in await self._transferred(source, lacking):
                 pieces[arrived.file.identity] = Piece(arrived.file, arrived.path, arrived.block, arrived.crcs)
