@@ -85,13 +85,13 @@ class WeightCache:
     # What the core tells:
 
     def serve(self, models: Mapping[ModelName, Weights], *, local: Mapping[ModelName, Path] | None = None) -> None:
-        """Take the models that have a source; fetches of others end.
+        """Take the models that have a source; fetches for others, or from another source, end.
 
         ``local``: models whose weights are files or folders of this node outside the cache. They can be warmed and
         asked for ``in_memory``; nothing else is done with them.
         """
-        for model in self._account.models:
-            if model not in models:
+        for model, weights in self._account.models.items():
+            if models.get(model) != weights:
                 self._fetches.cancel(model)
         self._account.models = dict(models)
         self._local = dict(local or {})

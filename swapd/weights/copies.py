@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from swapd.core.ids import Bytes
 from swapd.weights.checks import block_crc, digest_for, read_buffer, sync_directory, write_durably
-from swapd.weights.sources.base import Checksum, RemoteFile
+from swapd.weights.sources.base import Checksum, RemoteFile, keepable
 
 MARKER: Final = ".swapd.json"
 _CONDEMNED: Final = ".swapd.damaged"
@@ -278,6 +278,8 @@ def _parsed(told: Mapping[str, Any]) -> Marker:
         )
         for file in told["files"]
     )
+    if not all(keepable(file.name) for file in files):
+        raise ValueError("a file outside of the copy")
     return Marker(
         str(told["weights"]), str(told["source"]), str(told["revision"]), files, Bytes(told["fetched"]), told["took_ns"]
     )

@@ -208,6 +208,20 @@ async def test_a_model_that_leaves_the_configuration_ends_its_fetch(server: Serv
         assert failure(await run.answer())[0] == FetchFailure.CANCELLED
 
 
+async def test_a_model_that_gets_another_source_ends_its_fetch_from_the_former_one(server: Server, path: Path) -> None:
+    server.gate = asyncio.Event()
+    async with running(path, {M: weights(server)}) as run:
+        run.cache.fetch(M)
+        await run.until(FetchStarted)
+        run.cache.serve({M: weights(server, "n.gguf")})
+        assert failure(await run.answer())[0] == FetchFailure.CANCELLED
+        server.gate.set()
+        since = len(run.facts)
+        run.cache.fetch(M)
+        assert isinstance(await run.answer(since=since), Fetched)
+        assert content_of(run) == noise(2 * MIB, 2)
+
+
 async def test_warming_brings_a_copy_back_into_memory(server: Server, path: Path) -> None:
     async with running(path, {M: weights(server)}) as run:
         await run.fetch()
@@ -232,6 +246,53 @@ async def test_what_is_not_cached_is_neither_warmed_nor_verified_nor_removed(ser
         assert (await run.until(Verified)).detail == "m is not cached"
         assert (await run.until(Removed)).detail == "m is not cached"
         assert await run.cache.in_memory(M) == 0
+
+
+async def test_a_copy_from_the_future_or_from_long_ago_is_one_like_any_other(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(CONTENT)
+    models = {M: Weights(f"file://{tmp_path}/m")}
+    for time_ns in (0, 4 * 10**18):  # the clock of the node is set meanwhile
+        async with running(path, models) as run:
+            run.cache.remove(M)
+            await run.until(Removed)
+            await run.fetch()
+            file = run.cache.path(M)
+            assert file is not None
+            os.utime(file, ns=(time_ns, time_ns))
+            await run.until_cached({})
+            await run.until_cached({M: len(CONTENT)})
+        async with running(path, models) as run:
+            assert run.cached == {M: len(CONTENT)}
+
+
+async def test_links_in_the_folder_count_as_what_they_are_and_what_they_lead_to_stays(
+    server: Server, path: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "large").write_bytes(noise(4 * MIB))
+    path.mkdir()  # noqa: ASYNC240 - quick
+    (path / "link").symlink_to(elsewhere)
+    (path / "circle").symlink_to(path)
+    async with running(path, {M: weights(server)}, max_size=6 * MIB) as run:
+        assert run.cache.stats().foreign < MIB
+        assert isinstance(await run.fetch(), Fetched)
+        copy = run.cache.copies()[0].path
+        (copy / "link").symlink_to(elsewhere)
+        run.cache.remove(M)
+        await run.until(Removed)
+        await run.settled()
+    assert (elsewhere / "large").stat().st_size == 4 * MIB
+
+
+async def test_a_marker_that_leads_out_of_its_folder_makes_no_copy(server: Server, path: Path, tmp_path: Path) -> None:
+    async with running(path, {M: weights(server)}) as run:
+        await run.fetch()
+        marker = run.cache.copies()[0].path / ".swapd.json"
+    (path / "m.gguf").hardlink_to(marker.parent / "m.gguf")
+    marker.write_text(marker.read_text().replace('"m.gguf"', '"../m.gguf"'))
+    async with running(path, {M: weights(server)}) as run:
+        assert (run.cached, run.cache.path(M)) == ({}, None)
 
 
 async def test_a_marker_that_cannot_be_read_makes_no_copy(server: Server, path: Path) -> None:

@@ -127,7 +127,7 @@ def select(files: Iterable[RemoteFile], include: tuple[str, ...], *, source: str
     if len(chosen) > MAX_FILES:
         raise SourceError(f"{source} has {len(chosen)} files; a model has at most {MAX_FILES}", permanent=True)
     for file in chosen:
-        if not _keepable(file.name):
+        if not keepable(file.name):
             raise SourceError(f"{source} has a file named {_cut(file.name)}, which cannot be kept", permanent=True)
         if not 0 <= file.size <= _MOST_BYTES:
             raise SourceError(f"{source} says that {_cut(file.name)} has {file.size} bytes", permanent=True)
@@ -138,7 +138,7 @@ def select(files: Iterable[RemoteFile], include: tuple[str, ...], *, source: str
     return tuple(sorted(chosen, key=lambda file: file.name))
 
 
-def _keepable(name: str) -> bool:
+def keepable(name: str) -> bool:
     """Whether a file can have this name below the copy's folder, on every file system."""
     parts = PurePosixPath(name).parts
     try:
