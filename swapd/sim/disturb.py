@@ -16,12 +16,14 @@ from swapd.core.events import (
     NodeDrainOrdered,
     NodeUndrainOrdered,
     PinOrdered,
+    PrefetchOrdered,
     ProcessesGone,
     RequestEnded,
     UnloadOrdered,
 )
 from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId, seconds
 from swapd.core.reasons import Outcome
+from swapd.sim.timeline import CopyDeleted
 from swapd.sim.workload import Arrival
 
 #: ids of operators' orders start here
@@ -37,13 +39,17 @@ class Disturbances:
     drains: int = 0
     configurations: int = 0
     stale_facts: int = 0
+    #: copies of weights deleted by hand, and weights that are wanted on the node
+    deletions: int = 0
+    prefetches: int = 0
 
     def events(
         self, catalog: Catalog, arrivals: Sequence[Arrival], duration: Duration, chance: random.Random
-    ) -> Iterator[Event]:
-        """Yield the facts, in no particular order."""
+    ) -> Iterator[Event | CopyDeleted]:
+        """Yield what happens, in no particular order."""
         models = sorted(catalog.models)
-        ids = iter(range(FIRST_ORDER, FIRST_ORDER + self.orders + 2 * self.drains))
+        ids = iter(range(FIRST_ORDER, FIRST_ORDER + self.orders + 2 * self.drains + self.prefetches))
+        yield from self._of_weights(catalog, duration, chance, ids)
         for arrival in chance.sample(arrivals, min(self.departures, len(arrivals))):
             leaves = Instant(arrival.at + chance.randrange(seconds(90)))
             yield RequestEnded(leaves, arrival.request, Outcome.CANCELLED)
@@ -59,6 +65,16 @@ class Disturbances:
             yield CatalogChanged(_moment(duration, chance), changed(catalog, chance))
         for _ in range(self.stale_facts):
             yield _stale(_moment(duration, chance), chance)
+
+    def _of_weights(
+        self, catalog: Catalog, duration: Duration, chance: random.Random, ids: Iterator[int]
+    ) -> Iterator[Event | CopyDeleted]:
+        """Yield what happens to weights that are fetched; nothing where none are."""
+        models = sorted(name for name, spec in catalog.models.items() if spec.fetched)
+        for _ in range(self.deletions if models else 0):
+            yield CopyDeleted(_moment(duration, chance), chance.choice(models))
+        for _ in range(self.prefetches if models else 0):
+            yield PrefetchOrdered(_moment(duration, chance), RequestId(next(ids)), chance.choice(models))
 
 
 def changed(catalog: Catalog, chance: random.Random) -> Catalog:

@@ -25,7 +25,14 @@ from tests.properties.watch import Watch
 #: how long the faults last
 DURATION = seconds(300)
 
-TIMINGS = Timings(default_load=seconds(8), stop=seconds(1), release=seconds(1), default_service=seconds(3))
+TIMINGS = Timings(
+    default_load=seconds(8),
+    stop=seconds(1),
+    release=seconds(1),
+    default_service=seconds(3),
+    fetch=seconds(6),
+    read=seconds(2),
+)
 
 
 @dataclass(slots=True)
@@ -83,7 +90,9 @@ def stormy(seed: int) -> Rig:
     built = rig(place, by_chance(chance, chance.choice((0.05, 0.2, 0.5))), chance, latency=slow, notice=slow)
     names = sorted(origin.catalog.models)
     arrivals = Zipf(rate_per_s=chance.choice((0.1, 0.4)), duration=DURATION).arrivals(names, chance)
-    trouble = Disturbances(departures=len(arrivals) // 4, orders=6, drains=1, configurations=5, stale_facts=10)
+    trouble = Disturbances(
+        departures=len(arrivals) // 4, orders=6, drains=1, configurations=5, stale_facts=10, deletions=5, prefetches=3
+    )
     built.node.post(*(arrival.event() for arrival in arrivals))
     built.node.post(*trouble.events(origin.catalog, arrivals, DURATION, chance))
     if built.node.reader is not None:

@@ -1,14 +1,18 @@
 """Strikes the first order a fault can strike, then the second, … until a run passes untouched; nothing may break."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from swapd.core.events import RequestArrived
-from swapd.core.ids import Instant, ModelName, RequestId, seconds
-from swapd.sim.faults import Choice, Fault, Nth
+from swapd.core.catalog import Catalog
+from swapd.core.events import RequestArrived, WeightsCached
+from swapd.core.ids import Bytes, Instant, ModelName, RequestId, seconds
+from swapd.sim.faults import FETCH_FAULTS, Choice, Fault, Nth
+from swapd.sim.node import VirtualNode
 from swapd.sim.replay import Origin
-from tests.properties.nodes import EXCLUSIVE, Place, topology
+from swapd.sim.timeline import CopyDeleted
+from tests.properties.nodes import EXCLUSIVE, Place, fetched, topology
 from tests.sim.rigs import rig
 
 #: models asked for every 3 s on two GPUs: loads, evictions, a reservation that drains
@@ -20,7 +24,16 @@ BESIDE = {
     Fault.SURVIVES_KILL: Fault.IGNORES_STOP,
     Fault.CHECK_FAILS: Fault.REFUSES_REQUEST,
     Fault.CHECK_FINDS_EXIT: Fault.REFUSES_REQUEST,
+    Fault.COPY_DAMAGED: Fault.EXITS_LOADING,
 }
+#: models whose weights come from elsewhere
+ELSEWHERE = replace(EXCLUSIVE, models={name: fetched(spec) for name, spec in EXCLUSIVE.models.items()})
+
+
+def put_there(node: VirtualNode, catalog: Catalog) -> None:
+    """Let a copy of every model lie in the cache from the start."""
+    node.shelf.cached.update(dict.fromkeys(catalog.models, Bytes(1)))
+    node.post(WeightsCached(Instant(0), dict(node.shelf.cached)))
 
 
 def beside(nth: Nth) -> Choice:
@@ -35,16 +48,42 @@ def beside(nth: Nth) -> Choice:
 
 #: what can only befall an engine on a GPU that is lost
 ON_REAL_GPUS = (Fault.HANGS_WITHOUT_GPU,)
+#: what can only befall weights that come from elsewhere
+OF_WEIGHTS = (*FETCH_FAULTS, Fault.COPY_DAMAGED, Fault.WARMS_IN_PART)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in ON_REAL_GPUS])
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in ON_REAL_GPUS + OF_WEIGHTS])
 def test_any_single_fault_at_any_point_breaks_no_law(fault: Fault) -> None:
+    strike_everywhere(fault, EXCLUSIVE)
+
+
+@pytest.mark.parametrize("fault", OF_WEIGHTS)
+def test_any_single_fault_of_weights_at_any_point_breaks_no_law(fault: Fault) -> None:
+    strike_everywhere(fault, ELSEWHERE)
+
+
+def test_a_copy_that_is_deleted_by_hand_at_any_moment_is_fetched_again() -> None:
+    for half_seconds in range(120):
+        built = rig(Place(Origin(topology(2), ELSEWHERE)), lambda _: None, random.Random(0))
+        ask(built.node)
+        built.node.post(CopyDeleted(Instant(seconds(half_seconds / 2)), ModelName("c")))
+        built.node.run(Instant(seconds(120)))
+        built.come_to_rest()
+
+
+def ask(node: VirtualNode) -> None:
+    for place, name in enumerate(ASKED):
+        node.post(RequestArrived(Instant(seconds(3 * place)), RequestId(place + 1), ModelName(name)))
+
+
+def strike_everywhere(fault: Fault, catalog: Catalog) -> None:
     struck = 0
     for number in range(MOST_ORDERS):
         choice = Nth(fault, number)
-        built = rig(Place(Origin(topology(2), EXCLUSIVE)), beside(choice), random.Random(number))
-        for place, name in enumerate(ASKED):
-            built.node.post(RequestArrived(Instant(seconds(3 * place)), RequestId(place + 1), ModelName(name)))
+        built = rig(Place(Origin(topology(2), catalog)), beside(choice), random.Random(number))
+        if fault is Fault.COPY_DAMAGED:
+            put_there(built.node, catalog)
+        ask(built.node)
         built.node.run(Instant(seconds(120)))
         built.heal()
         built.come_to_rest()
