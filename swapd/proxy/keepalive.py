@@ -52,7 +52,8 @@ def _progress(model: ModelView, waited_for: WaitingFor, now: Instant) -> Iterato
             yield "after other fetches"
         elif fetch.total:
             yield f"{fetch.done * 100 // fetch.total} %"
-        yield from _about(fetch.remaining)
+        # before the first bytes have come, what remains is a guess
+        yield from _about(fetch.remaining if fetch.rate > 0 and not fetch.waits else 0)
     elif waited_for is WaitingFor.LOAD and instance is not None:
         yield from _about(instance.since + model.load_estimate - now)
 

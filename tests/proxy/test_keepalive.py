@@ -59,7 +59,7 @@ async def test_comments_are_sent_until_the_stream_begins() -> None:
 def fetch(**changes: Any) -> FetchView:
     fields: dict[str, Any] = {"since": Instant(0), "running": True, "rate": 2.0, "waits": ""}
     known = {"done": Bytes(439), "total": Bytes(1000), "remaining": seconds(34.2)}
-    return FetchView(**(fields | known | changes))
+    return FetchView(**{**fields, **known, **changes})
 
 
 WEIGHTS = {WaitingFor.WEIGHTS: 1}
@@ -71,11 +71,9 @@ STARTED = instance_view("m01", state=State.LOADING, since=Instant(0))
     [
         ({"queued": WEIGHTS, "fetch": fetch()}, "weights, 43 %, about 35 s"),
         ({"queued": WEIGHTS, "fetch": fetch(total=Bytes(0))}, "weights, about 35 s"),
-        ({"queued": WEIGHTS, "fetch": fetch(running=False)}, "weights, after other fetches, about 35 s"),
-        (
-            {"queued": WEIGHTS, "fetch": fetch(waits="it is full", remaining=Duration(0))},
-            "weights, which wait for room on the disk",
-        ),
+        ({"queued": WEIGHTS, "fetch": fetch(total=Bytes(0), rate=0.0)}, "weights"),
+        ({"queued": WEIGHTS, "fetch": fetch(running=False, rate=0.0)}, "weights, after other fetches"),
+        ({"queued": WEIGHTS, "fetch": fetch(waits="it is full")}, "weights, which wait for room on the disk"),
         ({"queued": WEIGHTS}, "weights"),
         ({"queued": {WaitingFor.VICTIMS: 2}, "fetch": fetch()}, "victims"),
         ({"queued": {WaitingFor.ROOM: 1}}, "room"),
