@@ -121,7 +121,15 @@ class Daemon:
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
         )
-        self._control = AgentControl(
+        self._data_runner = self._front.runner()
+        self._metrics_runner = web.AppRunner(
+            metrics_app(self._metrics, engine_metrics=engine_metrics_handler(services)), access_log=None
+        )
+        self._admin = AdminServer(places.admin, self._agent_control(), self._hub)
+        self._listeners: dict[str, str] = {}
+
+    def _agent_control(self) -> AgentControl:
+        return AgentControl(
             now=_now,
             operators=self._operators,
             directory=self._directory,
@@ -133,12 +141,6 @@ class Daemon:
             weights=self._weights,
             driver=self._gpus,
         )
-        self._data_runner = self._front.runner()
-        self._metrics_runner = web.AppRunner(
-            metrics_app(self._metrics, engine_metrics=engine_metrics_handler(services)), access_log=None
-        )
-        self._admin = AdminServer(places.admin, self._control, self._hub)
-        self._listeners: dict[str, str] = {}
 
     def _surroundings(self, library: Any) -> Surroundings:
         return Surroundings(
