@@ -275,7 +275,7 @@ class WeightDesk:
             case facts.Removed():
                 _answer(self._removals.pop(fact.model, []), fact)
             case facts.Evicted():
-                _log.info("copy_evicted", models=list(fact.models), freed_bytes=fact.freed)
+                pass  # the core has been told that the copy is gone, and the room's figures count it
             case _:
                 assert_never(fact)
 

@@ -277,6 +277,24 @@ async def test_where_the_cache_has_room_for_one_copy_the_other_leaves_and_its_by
         assert copies(tmp_path) == []
 
 
+async def test_a_model_whose_weights_fit_beside_nobody_elses_takes_gpu_and_disk_from_the_idle_one(
+    tmp_path: Path, source: Source
+) -> None:
+    models = {name: published(source, tmp_path, name, mib=4) for name in ("m01", "m02")}
+    async with running(
+        tmp_path,
+        models=models,
+        cache=cache(tmp_path, max_size="7MiB"),
+        devices=ONE_GPU,
+        scheduling={"protect": 0},
+    ) as daemon:
+        async with daemon.client() as http:
+            for name in ("m01", "m02", "m01"):
+                assert await ask(http, name) == f"I am {name} ."
+        assert [load["source"] for load in await loads(daemon, "m01")] == ["remote", "remote"]
+        assert len(copies(tmp_path)) == 1
+
+
 async def test_a_pinned_model_is_fetched_and_loaded_before_anybody_asks(tmp_path: Path, source: Source) -> None:
     models = {"m01": {**published(source, tmp_path, "m01"), "pin": True}}
     async with running(
