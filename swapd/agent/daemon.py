@@ -125,7 +125,8 @@ class Daemon:
         self._metrics_runner = web.AppRunner(
             metrics_app(self._metrics, engine_metrics=engine_metrics_handler(services)), access_log=None
         )
-        self._admin = AdminServer(places.admin, self._agent_control(), self._hub)
+        self._control = self._agent_control()
+        self._admin = AdminServer(places.admin, self._control, self._hub)
         self._listeners: dict[str, str] = {}
 
     def _agent_control(self) -> AgentControl:
