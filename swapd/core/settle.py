@@ -13,7 +13,7 @@ from swapd.core import devices, fetching, gate, node_drain, reservation, warming
 from swapd.core.asking import ask
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
-from swapd.core.eta import clearing_estimate, surplus, weights_slack
+from swapd.core.eta import clearing_estimate, release_estimate, surplus, weights_slack
 from swapd.core.eviction import Failed, Plan, candidates, find
 from swapd.core.feasibility import Infeasible, infeasible
 from swapd.core.grants import refuse_all
@@ -133,14 +133,14 @@ def _place_pending(node: Node) -> None:
     most = node.settings.max_concurrent_loads
     if node.loads_running >= most:
         return
-    clearing = clearing_estimate(node)
+    clearing, release = clearing_estimate(node), release_estimate(node)
     failed = Failed()
     costs: dict[bool, dict[InstanceId, float]] = {}
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
         if model.spec.fetched:
-            if lacks_weights(node, model, clearing):
+            if lacks_weights(node, model, release):
                 note_starved(node, model)
                 continue
             note_fed(node, model)
@@ -170,7 +170,7 @@ def _explain(node: Node, clearing: int) -> None:
     for name in list(node.unexplained):
         model = node.models.get(name)
         if model is not None and model.since is not None and name in node.pending:
-            if lacks_weights(node, model, clearing):
+            if lacks_weights(node, model, release_estimate(node)):
                 continue
             _note_blocks(node, model, patient=is_patient(node, model, model.since, clearing))
         del node.unexplained[name]
@@ -183,7 +183,7 @@ def _place_pins(node: Node) -> None:
     """
     absent = [model for model in node.pins.values() if model.instance is None]
     absent.sort(key=_largest_first)
-    clearing = clearing_estimate(node)
+    release = release_estimate(node)
     for model in [*absent, *node.wishes.values()]:
         if node.loads_running >= node.settings.max_concurrent_loads:
             return
@@ -191,7 +191,7 @@ def _place_pins(node: Node) -> None:
         wished = model.name in node.wishes
         if model.instance is not None or not (may_evict or wished) or _cooling(node, model):
             continue
-        if lacks_weights(node, model, clearing):
+        if lacks_weights(node, model, release):
             continue
         leaving = candidates(node, patient=False) if may_evict else {}
         plan = find(node, model.need, surplus(node, model), leaving)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from swapd.core.eta import clearing_estimate
+from swapd.core.eta import release_estimate
 from swapd.core.ids import NO_GPUS, Bytes, GpuSet, InstanceId, Instant
 from swapd.core.node import GpuRecord, Node
 from swapd.core.node_drain import drained
@@ -125,10 +125,9 @@ def waiting_for(node: Node, model: Model) -> WaitingFor:
     """Return what the queue of a model waits for."""
     instance = model.instance
     if instance is None:
-        if lacks_weights(node, model, clearing_estimate(node)):
-            return WaitingFor.WEIGHTS
-        holder = node.reservation is not None and node.reservation.model is model
-        return WaitingFor.VICTIMS if holder else WaitingFor.ROOM
+        if node.reservation is not None and node.reservation.model is model:
+            return WaitingFor.VICTIMS
+        return WaitingFor.WEIGHTS if lacks_weights(node, model, release_estimate(node)) else WaitingFor.ROOM
     if instance.state is State.RESERVED:
         return WaitingFor.VICTIMS if instance.weights_wanting is None else WaitingFor.WEIGHTS
     if instance.state is State.LOADING:

@@ -174,7 +174,7 @@ def weights_verified(node: Node, event: WeightsVerified) -> bool:
     elif node.drain is None:
         weights.renewed = True
         weights.came = None
-        begin(node, model, ahead=not model.claimed)
+        begin(node, model, ahead=False)
         model.story.add(node.at, f"its weights are fetched anew: {event.detail or 'its copy is damaged'}")
         node.out.append(RefetchWeights(model.name))
     return True

@@ -2,8 +2,9 @@
 
 Rules that hold here:
 
-* A model whose copy is further off than it takes to make room is not placed: the residents serve on meanwhile. For the
-  last stretch of a fetch it is placed as any other, so that draining and releasing go on beside it.
+* A model whose copy is further off than it takes to make room is not placed: the residents serve on meanwhile. Busy
+  ones may be drained for it when the fetch takes no longer than the drain and the release, idle ones leave when it
+  takes no longer than the release; so both go on beside the last stretch of the fetch.
 * Only a fetch that tells how it gets on, or whose time is not up, counts as near its end. One that has fallen silent
   gets further off with every second.
 """
@@ -70,7 +71,7 @@ def _left(fetch: Fetch) -> int | None:
 
 
 def lacks_weights(node: Node, model: Model, clearing: int) -> bool:
-    """Say whether a model's weights are further off than ``clearing``, the time it takes to make room."""
+    """Say whether a model's weights are further off than it takes to make room, ``clearing``."""
     if not model.spec.fetched:
         return False
     weights = model.weights

@@ -41,7 +41,7 @@ from swapd.core.events import (
     WeightsVerified,
     WeightsWarmed,
 )
-from swapd.core.ids import Duration, InstanceId, Instant, RequestId
+from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId
 from tests.properties.books import Books, OperatorOrder, Phase, Request
 
 
@@ -130,7 +130,14 @@ def _reconfigured(books: Books, catalog: Catalog) -> None:
     for name, revision in list(books.measured):
         if name in catalog.models and catalog.models[name].revision != revision:
             del books.measured[name, revision]
+    same = {name for name, spec in catalog.models.items() if _revision(books.catalog, name) == spec.revision}
+    books.weights.proven.intersection_update(same)
     books.catalog = catalog
+
+
+def _revision(catalog: Catalog, model: ModelName) -> str | None:
+    spec = catalog.models.get(model)
+    return None if spec is None else spec.revision
 
 
 def _arrived(books: Books, event: RequestArrived) -> None:

@@ -60,7 +60,7 @@ def _in_a_hurry(books: Books, newcomer: ModelSpec | None, waited: Duration) -> b
         return False
     measured = books.load_times.get(newcomer.name, [Duration(0)])
     load = max(newcomer.load_estimate, *(measured if newcomer.fetched or newcomer.local_weights else measured[-5:]))
-    clearing = max(seconds(20), books.longest_service + books.longest_release)
+    clearing = max(seconds(20), books.longest_service + max(seconds(3), books.longest_release))
     return waited >= newcomer.max_wait - load - clearing
 
 
