@@ -31,12 +31,12 @@ class Operators:
         request = self._next_request()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[request] = future
-        future.add_done_callback(lambda _: self._waiting.pop(request))
+        future.add_done_callback(lambda _: self._waiting.pop(request, None))  # also when nobody waits any more
         self._post(make(request))
         return future
 
     def answered(self, answer: Answer) -> None:
         """Deliver the core's answer; nobody may be waiting for it any more."""
-        future = self._waiting.get(answer.request)
+        future = self._waiting.pop(answer.request, None)
         if future is not None and not future.done():
             future.set_result(answer)

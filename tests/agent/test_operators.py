@@ -30,3 +30,13 @@ async def test_the_answer_to_an_operator_who_has_left_is_ignored() -> None:
             await operators.order(_undrain)
     operators.answered(Answer(request=RequestId(5), ok=True, detail="done"))
     assert operators._waiting == {}
+
+
+async def test_whoever_does_not_wait_sees_at_once_whether_the_answer_has_come() -> None:
+    operators = Operators(post=lambda _: None, next_request=lambda: RequestId(5))
+    placed = operators.place(_undrain)
+    assert not placed.done()
+    operators.answered(Answer(request=RequestId(5), ok=True, detail="done"))
+    assert placed.done()
+    assert (await placed).detail == "done"
+    assert operators._waiting == {}

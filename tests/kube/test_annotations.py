@@ -146,8 +146,8 @@ def test_models_are_told_by_what_they_do_here() -> None:
         one("m03", 3, State.LOADING),
         one("m04", 4, State.RESERVED),
         one("m05", 5, State.UNLOADING, verdict=Verdict.THRASHING),
-        model_view("m06", verdict=Verdict.MARGINAL),
-        model_view("m07", verdict=Verdict.THRASHING, configured=False),
+        model_view("m06", verdict=Verdict.MARGINAL, cached_bytes=Bytes(5)),
+        model_view("m07", verdict=Verdict.THRASHING, configured=False, cached_bytes=Bytes(6)),
     )
     shown = written(view)["models"]
     assert shown["resident"] == [
@@ -155,7 +155,7 @@ def test_models_are_told_by_what_they_do_here() -> None:
         {"name": "m02", "gpus": "0x4", "bytes": GIB},
     ]
     assert [one["name"] for one in shown["loading"]] == ["m03", "m04"]
-    assert (shown["cached"], shown["thrashing"]) == ([], ["m05"])
+    assert (shown["cached"], shown["thrashing"]) == ([{"name": "m06", "bytes": 5}], ["m05"])
 
 
 # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,13 +209,14 @@ def test_an_operator_who_has_the_gpus_leaves_the_node_degraded() -> None:
 
 
 def crowded(gpus: int) -> NodeView:
-    """Build a node with eight residents and forty more models, all of them with something to tell."""
+    """Build a node with eight residents and forty more models in its cache, some of which thrash."""
     names = [f"organisation/some-model-name-{i:02}-instruct" for i in range(48)]
     residents = [
         model_view(name, instance=instance_view(name, i, gpus=GpuSet(1 << i)), pinned=True)
         for i, name in enumerate(names[:8])
     ]
-    others = [model_view(name, verdict=Verdict.THRASHING) for name in names[8:]]
+    others = [model_view(name, cached_bytes=Bytes(160 * GIB)) for name in names[8:]]
+    others[:8] = [replace(model, verdict=Verdict.THRASHING) for model in others[:8]]
     return gpu_node(*residents, *others, topology=topology(*map(gpu, range(gpus))))
 
 
