@@ -10,6 +10,7 @@ from swapd.core.events import (
     CatalogChanged,
     Event,
     FootprintsKnown,
+    InstanceExited,
     LoadOrdered,
     NodeDrainOrdered,
     NodeUndrainOrdered,
@@ -130,6 +131,15 @@ class Dialogue:
         """Let the weight cache answer one of its orders well."""
         told = healthy(self.books, self.now)
         self._say_all(told[which % len(told)] if told else ())
+
+    def fail_load(self, which: int) -> None:
+        """Let an engine end that loads, as it would if its weights were damaged."""
+        instances = [i for _, i in sorted(self.books.instances.items())]
+        loading = [
+            i for i in instances if i.started is not None and i.ready is None and not i.broken and i.stop is None
+        ]
+        if loading:
+            self.say(InstanceExited(self.now, loading[which % len(loading)].id, 1, "cannot read its weights"))
 
     def change_cache(self, model: int, *, put: bool) -> None:
         """Let somebody delete a copy by hand, or put one there."""

@@ -131,7 +131,7 @@ def _reconfigured(books: Books, catalog: Catalog) -> None:
         if name in catalog.models and catalog.models[name].revision != revision:
             del books.measured[name, revision]
     same = {name for name, spec in catalog.models.items() if _revision(books.catalog, name) == spec.revision}
-    books.weights.proven.intersection_update(same)
+    books.weights.reconfigured(same)
     books.catalog = catalog
 
 

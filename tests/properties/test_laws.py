@@ -15,6 +15,10 @@ def has_driver(machine: "Talk") -> bool:
     return machine.talk is not None and machine.talk.devices is not None
 
 
+def has_sources(machine: "Talk") -> bool:
+    return machine.talk is not None and any(spec.fetched for spec in machine.talk.variants[0].models.values())
+
+
 class Talk(RuleBasedStateMachine):
     """Every rule is one move; the watch judges each step, the teardown demands rest and an exact replay."""
 
@@ -120,6 +124,31 @@ class Talk(RuleBasedStateMachine):
     @rule(gpu=small)
     def devices_recover(self, gpu: int) -> None:
         self.core.recover(gpu)
+
+    @precondition(has_sources)
+    @rule(which=small)
+    def weights_come(self, which: int) -> None:
+        self.core.bring_weights(which)
+
+    @precondition(has_sources)
+    @rule(which=small, how=st.integers(0, 63))
+    def cache_reports(self, which: int, how: int) -> None:
+        self.core.hear_of_weights(which, how)
+
+    @precondition(has_sources)
+    @rule(model=small, put=st.booleans())
+    def somebody_changes_the_cache(self, model: int, *, put: bool) -> None:
+        self.core.change_cache(model, put=put)
+
+    @precondition(has_sources)
+    @rule(which=small)
+    def load_fails(self, which: int) -> None:
+        self.core.fail_load(which)
+
+    @precondition(has_sources)
+    @rule(model=small)
+    def weights_are_wanted(self, model: int) -> None:
+        self.core.prefetch(model)
 
     @override
     def teardown(self) -> None:

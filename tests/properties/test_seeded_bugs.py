@@ -6,9 +6,9 @@ import pytest
 
 from swapd.core.lawbook import LawBrokenError
 from swapd.sim.audit import AuditError
-from tests.properties import gpu_bugs, seeded_bugs
+from tests.properties import gpu_bugs, seeded_bugs, weight_bugs
 from tests.properties.broken import BrokenLawError
-from tests.properties.nodes import REAL, VIRTUAL, Place
+from tests.properties.nodes import REAL, VIRTUAL, WEIGHTY, Place
 from tests.properties.walk import walk
 
 #: walks taken before a bug counts as missed, on virtual devices and on GPUs with a driver
@@ -38,8 +38,18 @@ def test_the_suite_catches_on_gpus_with_a_driver(
             walk(seed, places)
 
 
+@pytest.mark.parametrize("plant", weight_bugs.BUGS, ids=lambda plant: plant.__name__)
+def test_the_suite_catches_where_weights_are_fetched(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(LAWS):
+        for seed in range(GPU_WALKS):
+            walk(seed, WEIGHTY)
+
+
 def test_without_a_bug_the_same_walks_pass() -> None:
     for seed in range(WALKS):
         walk(seed, VIRTUAL)
     for seed in range(GPU_WALKS):
         walk(seed, REAL)
+    for seed in range(GPU_WALKS):
+        walk(seed, WEIGHTY)

@@ -6,7 +6,7 @@ from swapd.core.scheduler import Scheduler
 from swapd.sim.audit import Audit
 from swapd.sim.driver import VirtualDriver
 from swapd.sim.replay import Origin, Recording
-from tests.properties import device_laws, laws
+from tests.properties import device_laws, laws, weight_books
 from tests.properties.books import Books, Phase
 from tests.properties.broken import broken
 from tests.properties.oracle import Oracle
@@ -50,6 +50,9 @@ class Watch:
         self._kept = laws.weights_are_kept(books, self._kept, commands)
         laws.standings_are_true(books, self.scheduler.standings())
         laws.missing_weights_are_fetched(books)
+        weight_books.pointless_fetches_end(books)
+        weight_books.readings_end(books)
+        weight_books.room_is_given_back(books, event, self.scheduler.next_wakeup)
         view = self.scheduler.view()
         device_laws.sizes_are_charged(books, view)
         if self.audit is not None:

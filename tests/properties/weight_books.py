@@ -20,17 +20,21 @@ from swapd.core.events import (
     Event,
     FetchFailed,
     FetchStarted,
+    Tick,
     WeightsCached,
     WeightsFetched,
     WeightsVerified,
     WeightsWarmed,
 )
-from swapd.core.ids import Bytes, Instant, ModelName
+from swapd.core.ids import Bytes, InstanceId, Instant, ModelName, seconds
 from swapd.core.reasons import State
 from tests.properties.broken import broken
 
 if TYPE_CHECKING:
     from tests.properties.books import Books
+
+#: the first cool-down after a failure; later ones are longer
+COOL_DOWN = seconds(10)
 
 WeightEvent = WeightsCached | FetchStarted | WeightsFetched | FetchFailed | WeightsWarmed | WeightsVerified
 
@@ -55,19 +59,32 @@ class WeightBooks:
     checks: set[ModelName] = field(default_factory=set)
     #: models whose copy was found to be damaged after a failed load, and not fetched anew yet
     damaged: set[ModelName] = field(default_factory=set)
+    #: models that were changed while their copy was verified: what comes out matters to nobody
+    changed: set[ModelName] = field(default_factory=set)
     #: models with a copy that came, or was found intact, since its last success
     proven: set[ModelName] = field(default_factory=set)
     #: refused for their ETA: one fetch for the next one is allowed
     refused_for_eta: set[ModelName] = field(default_factory=set)
+    #: booked instances that lack nothing but their weights, and since when
+    wanting: dict[InstanceId, Instant] = field(default_factory=dict)
     #: fetches that have ended in this step
     ended: list[ModelName] = field(default_factory=list)
+    #: fetches that have lost their sense in this step
+    pointless: dict[ModelName, Fetch] = field(default_factory=dict)
     #: the configuration changes in this step
     changing: bool = False
 
     def begin_step(self, event: Event) -> None:
         """Forget what belonged to the last step."""
         self.ended.clear()
+        self.pointless.clear()
         self.changing = isinstance(event, CatalogChanged)
+
+    def reconfigured(self, same: set[ModelName]) -> None:
+        """Forget what was known of copies whose models were changed or removed; ``same``: all the others."""
+        self.proven.intersection_update(same)
+        self.pointless = {model: fetch for model, fetch in self.fetches.items() if model not in same}
+        self.changed.update(self.checks - same)
 
     def missing(self, spec: ModelSpec) -> bool:
         """Say whether a model cannot start for want of its weights."""
@@ -96,9 +113,11 @@ class WeightBooks:
                 self.readings.pop(event.model, None)
             case WeightsVerified():
                 if event.model in self.checks and not event.intact:
-                    self.damaged.add(event.model)
+                    if event.model not in self.changed and not books.draining:
+                        self.damaged.add(event.model)
                     books.failed_at.pop(event.model, None)
                 self.checks.discard(event.model)
+                self.changed.discard(event.model)
                 if event.intact:
                     self.proven.add(event.model)
 
@@ -157,9 +176,12 @@ class WeightBooks:
         wanted = wanted or (not manual and (books.pinned(model) or model in self.refused_for_eta))
         if not (wanted if order.ahead else waited_for):
             broken("nothing_is_fetched_needlessly", f"{order}: nobody wants it")
-        cooling = books.cooling_until.get(model, Instant(0)) > books.now
+        if model in self.damaged:
+            broken("one_fetch_for_each_model", f"{order}: its copy is damaged, and has to be given up")
+        failed = books.now < books.failed_at.get(model, -COOL_DOWN) + COOL_DOWN
+        cooling = failed or books.cooling_until.get(model, Instant(0)) > books.now
         if cooling and not books.load_orders(model) and not prefetches(books, model):
-            broken("cool_down", f"{order}: it cools down until {books.cooling_until[model]}")
+            broken("cool_down", f"{order}: it cools down")
         if under_way is None:
             self.fetches[model] = Fetch(order.ahead)
         else:
@@ -178,6 +200,44 @@ class WeightBooks:
         if order.model not in self.cached or order.model in self.checks or order.model in self.proven or not failed:
             broken("commands_bounded", f"{order}: there is no doubt about {order.model}")
         self.checks.add(order.model)
+
+
+def pointless_fetches_end(books: "Books") -> None:
+    """End every fetch for a model that was changed or removed, or for a node that leaves service."""
+    going_on = [model for model, fetch in books.weights.pointless.items() if not fetch.cancelled]
+    if books.draining:
+        going_on += [model for model, fetch in books.weights.fetches.items() if not fetch.cancelled]
+    if going_on:
+        broken("pointless_fetches_end", f"the fetches for {going_on} go on")
+
+
+def readings_end(books: "Books") -> None:
+    """Let no reading go on that serves no load."""
+    for model, ended in books.weights.readings.items():
+        on_its_way = {State.RESERVED, State.LOADING}
+        serves = any(i.model == model and i.state in on_its_way for i in books.instances.values())
+        if not ended and not serves:
+            broken("readings_end", f"the weights of {model} are read for nobody")
+
+
+def room_is_given_back(books: "Books", event: Event, next_wakeup: Instant | None) -> None:
+    """Let nobody keep free room for longer than a release may take while its weights do not come."""
+    if not books.devices.virtual:
+        return
+    weights, before = books.weights, books.weights.wanting
+    weights.wanting = {
+        i.id: before.get(i.id, books.now)
+        for i in books.instances.values()
+        if i.state is State.RESERVED
+        and i.spec is not None
+        and weights.missing(i.spec)
+        and not any(other.gpus & i.gpus for other in books.instances.values() if other is not i)
+    }
+    limit = books.catalog.settings.release_timeout
+    for instance, since in weights.wanting.items():
+        late = isinstance(event, Tick) and books.now >= since + limit
+        if late or next_wakeup is None or next_wakeup > max(since + limit, books.now):
+            broken("room_is_given_back", f"{books.instances[instance]} waits for its weights since {since}")
 
 
 def prefetches(books: "Books", model: ModelName) -> list[object]:
