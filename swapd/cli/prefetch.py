@@ -71,6 +71,8 @@ def _shown(admin: Path | None, models: tuple[str, ...]) -> Json:
                 continue
             if isinstance(answer, Exception):
                 raise answer
+            if answer["ok"]:
+                show([])
             return answer
 
 
@@ -152,4 +154,4 @@ def remark(fetch: Json) -> str:
         return printable(fetch["waits"])
     if not fetch["running"]:
         return "in the queue"
-    return f"about {age(fetch['remaining_s'])} left"
+    return f"about {age(max(1.0, fetch['remaining_s']))} left"
