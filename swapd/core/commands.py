@@ -1,6 +1,7 @@
 """Lists the orders the core gives to the shell, and the notes it leaves for metrics, logs and history.
 
-Each order names the events of which exactly one will answer it, sooner or later. Notes have no answer.
+Each order names the events of which exactly one will answer it, sooner or later. Notes have no answer. The orders about
+weights stand in ``weight_orders``.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,6 @@ from swapd.core.catalog import ModelSpec, Source
 from swapd.core.ids import Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import (
     EvictionBlock,
-    FetchFailure,
     LoadFailure,
     LoadResult,
     Move,
@@ -24,6 +24,15 @@ from swapd.core.reasons import (
     Verdict,
 )
 from swapd.core.topology import DriverState, GpuHealth
+from swapd.core.weight_orders import CancelFetch as CancelFetch
+from swapd.core.weight_orders import FetchEnded as FetchEnded
+from swapd.core.weight_orders import FetchWeights as FetchWeights
+from swapd.core.weight_orders import KeepWeights as KeepWeights
+from swapd.core.weight_orders import RefetchWeights as RefetchWeights
+from swapd.core.weight_orders import StopWarming as StopWarming
+from swapd.core.weight_orders import VerifyWeights as VerifyWeights
+from swapd.core.weight_orders import WarmWeights as WarmWeights
+from swapd.core.weight_orders import WeightOrder as WeightOrder
 
 
 # not frozen: there is one for every request, and a frozen one costs a microsecond more
@@ -123,61 +132,6 @@ class ReadMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepWeights:
-    """Tell the weight cache anew what it must keep (``Scheduler.standings``). No answer.
-
-    Given before any other order of the same step that rests on it.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class FetchWeights:
-    """Bring a model's weights to this node. Answer: WeightsFetched or FetchFailed.
-
-    Given again with ``ahead=False`` while it runs, it goes before others; there is still one answer.
-    """
-
-    model: ModelName
-    #: nobody waits for it yet: fetches that somebody waits for go first
-    ahead: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RefetchWeights:
-    """Give up the copy of a model, which is damaged, and fetch it anew. Answer: WeightsFetched or FetchFailed."""
-
-    model: ModelName
-
-
-@dataclass(frozen=True, slots=True)
-class CancelFetch:
-    """End a fetch. Its answer is FetchFailed (cancelled), unless it has just ended by itself."""
-
-    model: ModelName
-
-
-@dataclass(frozen=True, slots=True)
-class WarmWeights:
-    """Read a model's copy into the page cache, as far as memory allows. Answer: WeightsWarmed."""
-
-    model: ModelName
-
-
-@dataclass(frozen=True, slots=True)
-class StopWarming:
-    """End the reading of a model's copy; its WeightsWarmed tells how far it came."""
-
-    model: ModelName
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyWeights:
-    """Compare a model's copy with its checksums. Answer: WeightsVerified."""
-
-    model: ModelName
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """Tell the operator how an order ended. No answer."""
 
@@ -211,20 +165,6 @@ class StageSpan:
     #: from the first waiter's arrival (or the booking, if nobody waited)
     begin: Duration
     end: Duration
-
-
-@dataclass(frozen=True, slots=True)
-class FetchEnded:
-    """Note: a fetch of weights has ended."""
-
-    model: ModelName
-    #: bytes that came from the source
-    fetched: Bytes
-    took: Duration
-    #: ``None``: the copy is here
-    failure: FetchFailure | None = None
-    #: one sentence; empty: nothing is wrong
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,24 +337,7 @@ class ReleaseConfirmed:
     by: ReleaseEvidence
 
 
-Order = (
-    Grant
-    | Reject
-    | Cut
-    | Start
-    | Check
-    | Stop
-    | Kill
-    | ReadMemory
-    | KeepWeights
-    | FetchWeights
-    | RefetchWeights
-    | CancelFetch
-    | WarmWeights
-    | StopWarming
-    | VerifyWeights
-    | Answer
-)
+Order = Grant | Reject | Cut | Start | Check | Stop | Kill | ReadMemory | WeightOrder | Answer
 Note = (
     Transitioned
     | LoadFinished

@@ -1,7 +1,8 @@
 """Lists the facts the shell reports to the core.
 
 Each carries ``at``, which never goes back. Late facts about an instance that is gone are allowed: the core counts
-them as stale and ignores them. A fact never asks for anything and has no answer; orders come out as commands.
+them as stale and ignores them. A fact never asks for anything and has no answer; orders come out as commands. The
+facts about weights stand in ``weight_events``.
 
 Nobody changes a fact. Two are not frozen: there is one of each for every request, and frozen ones cost a microsecond
 more.
@@ -12,10 +13,20 @@ from dataclasses import dataclass
 
 from swapd.core.catalog import Catalog, Priority, Source
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId
-from swapd.core.reasons import FetchFailure, LoadFailure, Outcome, Stage
+from swapd.core.reasons import LoadFailure, Outcome, Stage
 from swapd.core.records import DemandRecord
 from swapd.core.tiers import Week
 from swapd.core.topology import NodeTopology
+from swapd.core.weight_events import FetchFailed as FetchFailed
+from swapd.core.weight_events import FetchProgressed as FetchProgressed
+from swapd.core.weight_events import FetchStarted as FetchStarted
+from swapd.core.weight_events import FetchWaits as FetchWaits
+from swapd.core.weight_events import PrefetchOrdered as PrefetchOrdered
+from swapd.core.weight_events import WeightEvent as WeightEvent
+from swapd.core.weight_events import WeightsCached as WeightsCached
+from swapd.core.weight_events import WeightsFetched as WeightsFetched
+from swapd.core.weight_events import WeightsVerified as WeightsVerified
+from swapd.core.weight_events import WeightsWarmed as WeightsWarmed
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -230,104 +241,6 @@ class WeekKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsCached:
-    """Which models lie complete in the node's cache; told at the start and whenever that changes.
-
-    A change is told before any answer that rests on it.
-    """
-
-    at: Instant
-    #: size of the copy by model; only models whose weights are fetched
-    cached: Mapping[ModelName, Bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchStarted:
-    """A fetch has left the queue of fetches."""
-
-    at: Instant
-    model: ModelName
-
-
-@dataclass(frozen=True, slots=True)
-class FetchWaits:
-    """A fetch waits for room on the disk; told once, and again when the reason changes."""
-
-    at: Instant
-    model: ModelName
-    #: one sentence for the operator
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class FetchProgressed:
-    """A fetch has come further (at most about one such fact a second and fetch)."""
-
-    at: Instant
-    model: ModelName
-    #: bytes that are here, of those that the copy has
-    done: Bytes
-    total: Bytes
-    #: bytes a second, of late
-    rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsFetched:
-    """A FetchWeights or RefetchWeights has ended well: the copy is complete and verified."""
-
-    at: Instant
-    model: ModelName
-    #: bytes that came from the source; 0: the copy was here already
-    fetched: Bytes
-    took: Duration
-
-
-@dataclass(frozen=True, slots=True)
-class FetchFailed:
-    """A FetchWeights or RefetchWeights has failed; what has come stays, and the next fetch goes on from there."""
-
-    at: Instant
-    model: ModelName
-    failure: FetchFailure
-    #: one sentence for the operator and the waiting clients
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsWarmed:
-    """A WarmWeights has ended, also when it was ended early."""
-
-    at: Instant
-    model: ModelName
-    #: bytes that were read, and bytes that were in memory already
-    read: Bytes
-    present: Bytes
-    #: all of the copy is in memory now, as far as the kernel keeps it
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsVerified:
-    """A VerifyWeights, or an operator's look, has ended; a copy that is not intact is not cached any more."""
-
-    at: Instant
-    model: ModelName
-    intact: bool
-    #: one sentence; empty: nothing is wrong
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PrefetchOrdered:
-    """An operator or a placer wants a model's weights on this node. Answered by one Answer, once they are."""
-
-    at: Instant
-    request: RequestId
-    model: ModelName
-
-
-@dataclass(frozen=True, slots=True)
 class LoadOrdered:
     """An operator wants a model resident; answered by one Answer. Clears a cool-down; allowed in manual mode."""
 
@@ -415,15 +328,7 @@ Event = (
     | LoadTimesKnown
     | DemandKnown
     | WeekKnown
-    | WeightsCached
-    | FetchStarted
-    | FetchWaits
-    | FetchProgressed
-    | WeightsFetched
-    | FetchFailed
-    | WeightsWarmed
-    | WeightsVerified
-    | PrefetchOrdered
+    | WeightEvent
     | LoadOrdered
     | UnloadOrdered
     | PinOrdered

@@ -5,7 +5,6 @@ a ready model with a free slot is granted, and its end is noted, without looking
 """
 
 from collections.abc import Mapping
-from typing import assert_never
 
 from swapd.core import (
     devices,
@@ -20,7 +19,6 @@ from swapd.core import (
     review,
     snapshot,
     standings,
-    warming,
     weight_facts,
 )
 from swapd.core.boards import boards_for
@@ -32,10 +30,6 @@ from swapd.core.events import (
     DemandKnown,
     EngineGone,
     Event,
-    FetchFailed,
-    FetchProgressed,
-    FetchStarted,
-    FetchWaits,
     FootprintsKnown,
     GpuMemoryRead,
     InstanceExited,
@@ -49,7 +43,6 @@ from swapd.core.events import (
     NodeDrainOrdered,
     NodeUndrainOrdered,
     PinOrdered,
-    PrefetchOrdered,
     ProcessesGone,
     RequestArrived,
     RequestEnded,
@@ -60,10 +53,6 @@ from swapd.core.events import (
     UnloadOrdered,
     UpstreamFailed,
     WeekKnown,
-    WeightsCached,
-    WeightsFetched,
-    WeightsVerified,
-    WeightsWarmed,
 )
 from swapd.core.ids import InstanceId, Instant, ModelName
 from swapd.core.node import GpuRecord, Node
@@ -164,24 +153,6 @@ class Scheduler:
                 return recall.recall(node, event)
             case WeekKnown():
                 return review.week_known(node, event)
-            case WeightsCached():
-                return weight_facts.weights_cached(node, event)
-            case FetchStarted():
-                return weight_facts.fetch_started(node, event)
-            case FetchWaits():
-                return weight_facts.fetch_waits(node, event)
-            case FetchProgressed():
-                return weight_facts.fetch_progressed(node, event)
-            case WeightsFetched():
-                return weight_facts.weights_fetched(node, event)
-            case FetchFailed():
-                return weight_facts.fetch_failed(node, event)
-            case WeightsWarmed():
-                return warming.weights_warmed(node, event)
-            case WeightsVerified():
-                return weight_facts.weights_verified(node, event)
-            case PrefetchOrdered():
-                return weight_facts.prefetch_ordered(node, event)
             case LoadOrdered():
                 return operators.load_ordered(node, event)
             case UnloadOrdered():
@@ -195,7 +166,7 @@ class Scheduler:
             case Tick():
                 return True
             case _:
-                assert_never(event)
+                return weight_facts.apply(node, event)
 
     def _load_times_known(self, event: LoadTimesKnown) -> bool:
         for (name, source), times in event.load_times.items():

@@ -4,21 +4,11 @@ A fact about a fetch or a model that is gone is stale: counted and ignored. Each
 to settle.
 """
 
-from typing import Final
+from typing import Final, assert_never
 
 from swapd.core.commands import Answer, FetchEnded, RefetchWeights
 from swapd.core.copies import Fetch
 from swapd.core.eta import clearing_estimate
-from swapd.core.events import (
-    FetchFailed,
-    FetchProgressed,
-    FetchStarted,
-    FetchWaits,
-    PrefetchOrdered,
-    WeightsCached,
-    WeightsFetched,
-    WeightsVerified,
-)
 from swapd.core.fetching import answer_prefetches, begin, consider, end
 from swapd.core.ids import Bytes, Duration, ModelName
 from swapd.core.lifecycle import Cause
@@ -28,11 +18,48 @@ from swapd.core.node import Node
 from swapd.core.node_drain import DETAIL
 from swapd.core.reasons import FetchFailure, Rejection, Stage, State
 from swapd.core.state import Model
-from swapd.core.warming import warm
+from swapd.core.warming import warm, weights_warmed
+from swapd.core.weight_events import (
+    FetchFailed,
+    FetchProgressed,
+    FetchStarted,
+    FetchWaits,
+    PrefetchOrdered,
+    WeightEvent,
+    WeightsCached,
+    WeightsFetched,
+    WeightsVerified,
+    WeightsWarmed,
+)
 from swapd.core.weights import near_moment, note_size
 
 #: trying again cannot help
 _FOR_GOOD: Final = (FetchFailure.REFUSED, FetchFailure.TOO_LARGE, FetchFailure.CORRUPT)
+
+
+def apply(node: Node, event: WeightEvent) -> bool:
+    """Apply one fact about weights."""
+    match event:
+        case WeightsCached():
+            return weights_cached(node, event)
+        case FetchStarted():
+            return fetch_started(node, event)
+        case FetchWaits():
+            return fetch_waits(node, event)
+        case FetchProgressed():
+            return fetch_progressed(node, event)
+        case WeightsFetched():
+            return weights_fetched(node, event)
+        case FetchFailed():
+            return fetch_failed(node, event)
+        case WeightsWarmed():
+            return weights_warmed(node, event)
+        case WeightsVerified():
+            return weights_verified(node, event)
+        case PrefetchOrdered():
+            return prefetch_ordered(node, event)
+        case _:
+            assert_never(event)
 
 
 def weights_cached(node: Node, event: WeightsCached) -> bool:

@@ -17,14 +17,13 @@ from swapd.core.commands import (
     StopWarming,
     VerifyWeights,
     WarmWeights,
+    WeightOrder,
 )
 from swapd.core.events import Event, FetchFailed, WeightsCached, WeightsFetched, WeightsVerified, WeightsWarmed
 from swapd.core.ids import Bytes, Instant, ModelName
 from swapd.core.reasons import FetchFailure
 from swapd.sim.timeline import CopyDeleted, Scheduled, Timeline, drop
 from swapd.sim.world import World
-
-WeightOrder = KeepWeights | FetchWeights | RefetchWeights | CancelFetch | WarmWeights | StopWarming | VerifyWeights
 
 
 def at_hand(catalog: Catalog) -> Catalog:
