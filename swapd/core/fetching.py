@@ -54,14 +54,12 @@ def begin(node: Node, model: Model, *, ahead: bool) -> None:
     node.unkept[model.name] = model
 
 
-def end(node: Node, model: Model) -> Fetch | None:
-    """Enter that a fetch was answered; return it, or ``None`` if there was none."""
-    fetch, model.weights.fetch = model.weights.fetch, None
-    node.fetching.pop(model.name, None)
-    if fetch is not None:
-        node.unkept[model.name] = model
-        consider(node, model)
-    return fetch
+def end(node: Node, model: Model) -> None:
+    """Enter that a fetch was answered."""
+    model.weights.fetch = None
+    del node.fetching[model.name]
+    node.unkept[model.name] = model
+    consider(node, model)
 
 
 def cancel(node: Node, model: Model) -> None:

@@ -53,8 +53,8 @@ def _await_weights(node: Node, instance: Instance) -> None:
         instance.timeline.append((Stage.FETCH, node.at))
     elif node.at >= deadline(node, instance):
         fetch = instance.model.weights.fetch
-        if fetch is not None:
-            fetch.late = True
+        assert fetch is not None, f"{instance.model.name} keeps room, and its weights are not fetched"
+        fetch.late = True
         forget(node, instance, Cause.WEIGHTS_WANTING, "its weights did not come in time")
 
 

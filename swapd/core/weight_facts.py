@@ -112,7 +112,7 @@ def fetch_waits(node: Node, event: FetchWaits) -> bool:
 
 
 def fetch_progressed(node: Node, event: FetchProgressed) -> bool:
-    """Note how far a fetch has come; near its end its model may be placed."""
+    """Note how far a fetch has come; near its end its model may be placed, far from it room for it is given back."""
     found = _fetch(node, event.model, "gets on")
     if found is None:
         return False
@@ -124,7 +124,9 @@ def fetch_progressed(node: Node, event: FetchProgressed) -> bool:
     fetch.done, fetch.total, fetch.rate = event.done, event.total, event.rate
     note_size(model, event.total)
     if model.instance is not None:
-        return False
+        return model.instance.state is State.RESERVED
+    if node.reservation is not None and node.reservation.model is model:
+        return True
     near = near_moment(node, model, clearing_estimate(node))
     if near is not None and near > event.at:
         node.wake_by(near)

@@ -7,7 +7,7 @@ import pytest
 from swapd.core import events as ev
 from swapd.core.catalog import ModelSpec, Source
 from swapd.core.commands import Evicted, FetchWeights, LoadFinished, Start, Transitioned
-from swapd.core.ids import SECOND, ModelName, seconds
+from swapd.core.ids import SECOND, Bytes, ModelName, seconds
 from swapd.core.reasons import FetchFailure, Rejection, State, WaitingFor
 from tests.core.driver import World, spec
 
@@ -237,6 +237,34 @@ def test_a_fetch_that_waits_for_the_disk_says_so_to_who_waits_too_long() -> None
     assert a.rejected is not None
     assert a.rejected[0] == 200
     assert a.rejected[1].detail.endswith("its weights cannot be fetched yet: the cache is full of pinned copies")
+
+
+def test_a_reservation_is_given_up_when_the_weights_prove_to_be_far_off() -> None:
+    world = World([far("a", fetch=10), spec("b", load=10)], gpus=1, drain_after=seconds(5), protect=seconds(0))
+    world.store.remote("a", fetch=100, silent_after=0)
+    world.request("b", at=0, service=30)
+    world.request("b", at=45, service=500)
+    world.request("a", at=50)
+    world.run(56)
+    assert world.core.view().reservation is not None
+    assert world.model("a").queued == {WaitingFor.VICTIMS: 1}
+    done, total = Bytes(1), Bytes(1_000_000)
+    world.plan(57, lambda: ev.FetchProgressed(world.now, ModelName("a"), done, total, rate=1_000.0))
+    world.run(57)
+    assert world.core.view().reservation is None
+    assert world.model("a").queued == {WaitingFor.WEIGHTS: 1}
+    assert world.residents() == ["b"]
+
+
+def test_who_waits_too_long_for_a_fetch_is_told_how_long_it_still_takes() -> None:
+    world = World([far("a", wait=120, fetch=20)], gpus=1)
+    world.store.remote("a", fetch=200)
+    a = world.request("a", at=0)
+    world.run(130)
+    assert a.rejected is not None
+    assert a.rejected[1].detail == (
+        "waited 120 s for a; its weights are being fetched, and it is expected to take 90 s more"
+    )
 
 
 @pytest.mark.parametrize(

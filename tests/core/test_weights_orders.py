@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from swapd.core import events as ev
-from swapd.core.catalog import Mode
-from swapd.core.commands import CancelFetch, Command, FetchEnded, FetchWeights, KeepWeights, Start
-from swapd.core.ids import ModelName, RequestId, seconds
+from swapd.core.catalog import Mode, Source
+from swapd.core.commands import CancelFetch, Command, FetchEnded, FetchWeights, KeepWeights, LoadFinished, Start
+from swapd.core.ids import Bytes, Duration, ModelName, RequestId, seconds
 from swapd.core.reasons import FetchFailure, Rejection
-from tests.core.driver import World, spec
+from tests.core.driver import World, catalog, spec
 from tests.core.test_weights import far
 
 A = ModelName("a")
@@ -246,6 +246,29 @@ def test_a_copy_that_is_gone_again_as_soon_as_it_came_is_a_failure_like_others()
     world.post(ev.WeightsFetched(world.now, A, fetched=world.store.cached.get(A, 5), took=seconds(1)))  # type: ignore[arg-type]
     assert world.asked[1].rejected is not None
     assert "gone again" in world.asked[1].rejected[1].detail
+
+
+def test_a_copy_that_was_here_already_makes_no_load_remote() -> None:
+    world = World([far("a")], gpus=1)
+    world.run(0)
+    world.store.carry_out = lambda _command, _now: None  # type: ignore[method-assign]
+    world.request("a", at=0)
+    world.run(0)
+    world.post(ev.WeightsCached(world.now, {A: Bytes(5)}))
+    world.post(ev.WeightsFetched(world.now, A, fetched=Bytes(0), took=Duration(0)))
+    world.run(50)
+    assert [c.source for c in world.of(LoadFinished)] == [Source.CACHE]
+
+
+def test_a_fetch_that_ends_well_although_its_end_was_ordered_is_no_failure() -> None:
+    world = World([far("a")], gpus=1)
+    world.run(0)
+    world.post(ev.PrefetchOrdered(world.now, RequestId(90), A))
+    world.store.carry_out = lambda _command, _now: None  # type: ignore[method-assign]
+    world.post(ev.CatalogChanged(world.now, catalog([far("a", revision="2")])))
+    world.post(ev.WeightsFetched(world.now, A, fetched=Bytes(5), took=Duration(1)))
+    assert fetches(world) == [(0, True), (0, True)]
+    assert world.model("a").cooling_until is None
 
 
 def test_the_cache_is_told_what_to_keep_before_it_is_used_and_only_when_that_changes() -> None:
