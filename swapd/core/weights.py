@@ -134,6 +134,5 @@ def starved_before(node: Node, instance: Instance) -> tuple[Instant, Instant] | 
 
 
 def note_size(model: Model, size: Bytes) -> None:
-    """Remember how large a model's copy is."""
-    if size:
-        model.weights.size = size
+    """Remember how large a model's copy is; 0: that is not known yet."""
+    model.weights.size = size or model.weights.size

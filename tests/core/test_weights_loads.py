@@ -257,6 +257,20 @@ def test_a_copy_that_has_just_been_fetched_is_not_in_doubt_but_is_after_a_succes
     assert at(world, VerifyWeights, "a") == [163]
 
 
+def test_what_a_verification_finds_of_an_old_configuration_matters_to_nobody() -> None:
+    world = damaged(LoadFailure.EXITED, intact=False)
+    a = world.request("a", at=0)
+    world.engines["a"].progress = None
+    world.reconfigure(far("a", wait=300, revision="2"), at=12)
+    world.run(14)
+    world.engines["a"].fails = None
+    world.run(100)
+    assert not world.of(RefetchWeights)
+    assert at(world, FetchWeights, "a") == [15]
+    assert a.waited == 15 + 20 + 10
+    assert world.model("a").consecutive_failures == 0
+
+
 def test_who_waits_too_long_while_a_copy_is_verified_is_told_why() -> None:
     world = damaged(LoadFailure.EXITED, intact=True)
     world.reconfigure(far("a", wait=20), at=0)
