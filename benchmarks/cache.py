@@ -1,13 +1,12 @@
 """How fast weights come: a fetch against curl, the page cache against dd, and what the event loop notices of it.
 
+Before that, who leaves the disk (`cache_workload`); after it, what a cold start saves by overlapping (`cold_start`).
 `python -m benchmarks.cache [DIRECTORY] [MIB]`: the directory is on the disk that is measured.
 """
 
 import asyncio
-import os
-import random
+import logging
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,10 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks.tools import median, percentile, table
+import structlog
+
+from benchmarks.cache_workload import policies
+from benchmarks.cold_start import cold_starts
+from benchmarks.tools import drop_from_memory, median, percentile, table, write_noise
 from swapd.core.ids import Instant, ModelName
 from swapd.weights import CacheSettings, WeightCache, Weights
-from swapd.weights.eviction import Candidate, choose
 from swapd.weights.facts import Fact, Fetched, Warmed
 from swapd.weights.page_cache import resident_bytes
 
@@ -95,13 +97,6 @@ async def curl(path: Path, url: str, *, sync: bool) -> float:
     return took
 
 
-def drop(path: Path) -> None:
-    """Put a file out of the page cache."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 async def fetching(path: Path, url: str, size: int) -> None:
     """Compare fetches, in turn so that a noisy neighbour bothers all alike."""
     late: dict[str, list[float]] = {}
@@ -116,17 +111,8 @@ async def fetching(path: Path, url: str, size: int) -> None:
         for name, way in ways.items():
             async with lags(late.setdefault(name, [])):
                 times[name].append(await way())
-    plain = median(times["curl"])
-    rows = [
-        (
-            name,
-            f"{size / MIB / median(took):.0f}",
-            f"{plain / median(took):.0%}",
-            f"{percentile(late[name], 0.99):.1f}",
-        )
-        for name, took in times.items()
-    ]
-    table(f"Fetch of {size // MIB} MiB from loopback", ("way", "MiB/s", "of curl", "loop lag p99, ms"), rows)
+    title = f"Fetch of {size // MIB} MiB from loopback"
+    compared(title, size, times, late, goals={"curl": "of curl"})
 
 
 async def warming(path: Path, url: str, size: int) -> None:
@@ -137,20 +123,29 @@ async def warming(path: Path, url: str, size: int) -> None:
     await made.until(Fetched)
     file = made.cache.path(MODEL)
     assert file is not None
-    late: dict[str, list[float]] = {"dd bs=8M": [], "ours": []}
-    times: dict[str, list[float]] = {name: [] for name in late}
 
-    async def dd() -> None:
-        process = await asyncio.create_subprocess_exec("dd", f"if={file}", "of=/dev/null", "bs=8M", "status=none")
-        await process.wait()
+    async def dd(count: int) -> None:
+        """Read with so many processes, each its part."""
+        part = size // MIB // 8 // count
+        processes = [
+            await asyncio.create_subprocess_exec(
+                *("dd", f"if={file}", "of=/dev/null", "bs=8M", "status=none", f"skip={part * number}", f"count={part}")
+            )
+            for number in range(count)
+        ]
+        for process in processes:
+            await process.wait()
 
     async def ours() -> None:
         made.cache.warm(MODEL)
         await made.until(Warmed)
 
+    ways: dict[str, Callable[[], Awaitable[None]]] = {"dd": lambda: dd(1), "4 × dd": lambda: dd(4), "ours": ours}
+    late: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for name, read in (("dd bs=8M", dd), ("ours", ours)):
-            await asyncio.to_thread(drop, file)
+        for name, read in ways.items():
+            await asyncio.to_thread(drop_from_memory, file)
             if resident_bytes(file):
                 print("the page cache cannot be emptied here: nothing to compare")
                 await made.cache.aclose()
@@ -159,76 +154,44 @@ async def warming(path: Path, url: str, size: int) -> None:
                 began = time.perf_counter()
                 await read()
                 times[name].append(time.perf_counter() - began)
-    plain = median(times["dd bs=8M"])
+    title = f"Reading {size // MIB} MiB cold"
+    compared(title, size, times, late, goals={"dd": "of dd", "4 × dd": "of 4 × dd"})
+    await made.cache.aclose()
+
+
+def compared(
+    title: str, size: int, times: dict[str, list[float]], late: dict[str, list[float]], *, goals: dict[str, str]
+) -> None:
+    """Print a row for each way: its speed, alone and as part of others', and how late the loop was."""
     rows = [
         (
             name,
             f"{size / MIB / median(took):.0f}",
-            f"{plain / median(took):.0%}",
+            *(f"{median(times[goal]) / median(took):.0%}" for goal in goals),
             f"{percentile(late[name], 0.99):.1f}",
         )
         for name, took in times.items()
     ]
-    table(f"Reading {size // MIB} MiB cold", ("way", "MiB/s", "of dd", "loop lag p99, ms"), rows)
-    await made.cache.aclose()
+    table(title, ("way", "MiB/s", *goals.values(), "loop lag p99, ms"), rows)
 
 
-def hits(order: str, seed: int) -> tuple[float, float]:
-    """Play a random workload on a cache of a third of all; return hit rate and seconds of fetching per request."""
-    dice = random.Random(seed)
-    sizes = [round(dice.lognormvariate(3, 1)) + 1 for _ in range(60)]
-    rates = [dice.choice([0.1, 0.5, 1.0]) for _ in sizes]  # GB/s of each one's source
-    weights = [1 / (rank + 1) for rank in range(len(sizes))]
-    dice.shuffle(weights)
-    limit, half_life = sum(sizes) // 3, 500
-    here: set[int] = set()
-    frequency, last = [0.0] * len(sizes), [-1] * len(sizes)
-    found, fetched = 0, 0.0
-    requests = 5000
-    for at in range(requests):
-        (model,) = dice.choices(range(len(sizes)), weights)
-        frequency[model] = frequency[model] * 0.5 ** ((at - last[model]) / half_life) + 1
-        last[model] = at
-        if model in here:
-            found += 1
-            continue
-        fetched += sizes[model] / rates[model]
-        needed = sum(sizes[other] for other in here) + sizes[model] - limit
-        aged = {other: frequency[other] * 0.5 ** ((at - last[other]) / half_life) for other in here}
-        candidates = [
-            Candidate(
-                f"{other:02}",
-                {(0, other): sizes[other]},
-                aged[other] * sizes[other] / rates[other] if order == "ours" else 0.0,
-                last[other],
-            )
-            for other in sorted(here)
-        ]
-        here -= {int(name) for name in choose(candidates, needed)}
-        here.add(model)
-    return found / requests, fetched / requests
-
-
-def policies() -> None:
-    """Compare orders of eviction from the disk."""
-    rows = []
-    for order in ("LRU", "ours"):
-        played = [hits(order, seed) for seed in range(5)]
-        rate, cost = (statistics.mean(part) for part in zip(*played, strict=True))
-        rows.append((order, f"{rate:.1%}", f"{cost:.1f}"))
-    table("Random workload, cache of a third of all weights", ("order", "hit rate", "s fetching per request"), rows)
+async def idle() -> None:
+    """Print how late the loop is on this machine while swapd does nothing."""
+    late: list[float] = []
+    async with lags(late):
+        await asyncio.sleep(3)
+    print(f"\nLoop lag p99 while nothing is done: {percentile(late, 0.99):.1f} ms")
 
 
 async def main() -> None:
     """Measure and print."""
     place = sys.argv[1] if len(sys.argv) > 1 else None
     size = int(sys.argv[2] if len(sys.argv) > 2 else 512) * MIB
-    policies()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    await policies()
     with tempfile.TemporaryDirectory(dir=place) as name, tempfile.TemporaryDirectory(dir="/dev/shm") as served:
         path, port = Path(name), 18_923
-        with (Path(served) / "weights").open("wb") as file:
-            for _ in range(size // MIB):
-                file.write(os.urandom(MIB))
+        write_noise(Path(served) / "weights", size // MIB)
         server = subprocess.Popen([sys.executable, "-c", SERVER, served, str(port)])  # noqa: ASYNC220 - before all else
         url = f"http://127.0.0.1:{port}/weights"
         try:
@@ -237,11 +200,13 @@ async def main() -> None:
                 ["curl", "-sf", "--retry-connrefused", "--retry", "20", "-o", "/dev/null", url],
                 check=True,
             )
+            await idle()
             await fetching(path, url, size)
             await warming(path, url, size)
         finally:
             server.kill()
             server.wait()
+        await cold_starts(path)
 
 
 if __name__ == "__main__":

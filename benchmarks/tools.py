@@ -1,5 +1,6 @@
 """Measures processes and prints tables; shared by the benchmarks."""
 
+import os
 import statistics
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,20 @@ def rss_bytes(pid: int, field: str = "VmRSS") -> int:
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     raise LookupError(field)
+
+
+def write_noise(path: Path, mib: int) -> None:
+    """Write a file that nothing can make smaller."""
+    with path.open("wb") as file:
+        for _ in range(mib):
+            file.write(os.urandom(2**20))
+
+
+def drop_from_memory(path: Path) -> None:
+    """Put a file out of the page cache."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 async def engine_of(daemon: Daemon, model: str) -> tuple[int, int]:

@@ -285,7 +285,7 @@ class WeightCache:
         for _ in range(_SCANS):
             generation = self._generation
             found = await on_own_thread(lambda: scan(self._layout), name="swapd-scan")
-            if generation == self._generation:
+            if generation == self._generation and not any(booking.assembling for booking in self._account.bookings):
                 break
         else:
             return

@@ -207,6 +207,7 @@ class Flight:
             place = layout.place(self.weights, listing.revision)
             made = [replace(pieces[file.identity], file=file) for file in files]
             staging = layout.staging / place.name
+            booking.assembling = True
             await self._thread(lambda: self._assemble(place, staging, made, marker), name="swapd-assemble")
         if self._clearing is not None:
             await asyncio.wait((self._clearing,))  # goes on when this is cancelled
@@ -279,6 +280,8 @@ class Flight:
         account.bookings.remove(booking)
         if self._assembled is not None:
             account.copies[self._assembled.folder] = self._assembled
+            for identity in lacking:
+                account.partials.pop(identity, None)  # the copy has its bytes
             self._clearing = self.tools.room.clear_away(tuple(lacking), self._assembled.folder)
         else:
             account.partials.update({identity: file.size for identity, file in lacking.items()})

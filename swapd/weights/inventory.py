@@ -63,8 +63,7 @@ class Layout:
         for half in self.staging.iterdir():
             remove_tree(half)  # links alone
         for partial in self.partials.iterdir():
-            data = partial / "data"
-            if not data.exists() or data.stat().st_nlink > 1:  # a copy has it
+            if _is_done(partial):
                 remove_tree(partial)
 
     def rubbish(self) -> Mapping[Path, int]:
@@ -98,7 +97,7 @@ class Found:
 
     #: by folder
     copies: Mapping[str, Copy]
-    #: bytes on the disk, by the name of the partial
+    #: bytes on the disk that are nobody else's, by the name of the partial
     partials: Mapping[str, int]
     #: bytes of what is not the cache's own
     foreign: int
@@ -121,8 +120,16 @@ def scan(layout: Layout) -> Found:
                 foreign += on_disk(Path(entry.path))
     partials = {}
     if layout.partials.is_dir():
-        partials = {path.name: on_disk(path) for path in sorted(layout.partials.iterdir())}
+        partials = {path.name: 0 if _is_done(path) else on_disk(path) for path in sorted(layout.partials.iterdir())}
     return Found(dict(sorted(copies.items())), partials, foreign)
+
+
+def _is_done(partial: Path) -> bool:
+    """Whether a copy has the bytes of a partial, or nobody any more: it is what is left, and to be removed."""
+    try:
+        return (partial / "data").stat().st_nlink > 1
+    except OSError:
+        return True
 
 
 def on_disk(path: Path) -> int:

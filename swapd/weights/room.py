@@ -139,9 +139,6 @@ class Room:
             await on_own_thread(clear, name="swapd-clear")
         except OSError as error:
             _log.warning("partials_not_removed", copy=folder, error=str(error))
-        else:
-            for name in partials:
-                self._account.partials.pop(name, None)
         finally:
             self._account.give_back(folder)
         self._lost()

@@ -61,6 +61,8 @@ class Booking:
     partials: frozenset[str]
     #: how much of it is on the disk already
     written: Callable[[], int]
+    #: its copy may be at its place already: a look at the folder would count it twice
+    assembling: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

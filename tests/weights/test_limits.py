@@ -5,12 +5,14 @@ import errno
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swapd.core.ids import ModelName
 from swapd.core.reasons import FetchFailure
-from swapd.weights import Standing, Weights, room
+from swapd.weights import Standing, Weights, copies, flight, room
+from swapd.weights.copies import Copy
 from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchWaits
 from swapd.weights.partial import Partial
 from swapd.weights.space import Disk
@@ -226,3 +228,25 @@ async def test_a_disk_that_refuses_while_others_have_filled_it_makes_idle_copies
         free[0] = 50 * MIB
         assert isinstance(await run.answer(M), Fetched)
         assert set(run.cached) == {M}
+
+
+async def test_bytes_that_a_copy_has_from_its_partials_are_counted_once_whenever_the_folder_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, used = asyncio.get_running_loop(), []
+
+    async def look() -> None:
+        await run.cache._look()
+        used.append(run.cache.stats().used)
+
+    def assembled(*arguments: Any) -> Copy:
+        made = copies.assemble(*arguments)
+        asyncio.run_coroutine_threadsafe(look(), loop).result(60)
+        return made
+
+    monkeypatch.setattr(flight, "assemble", assembled)
+    monkeypatch.setattr(room.Room, "clear_away", lambda *_: None)
+    async with running(tmp_path / "cache", two_models(tmp_path)) as run:
+        assert isinstance(await run.fetch(M), Fetched)
+        await look()
+    assert used == [3 * MIB, 3 * MIB], "while it is put together, and before the partials are removed"
