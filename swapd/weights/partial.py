@@ -23,8 +23,6 @@ from swapd.weights.checks import begin_writing, block_bytes, block_crc, read_buf
 from swapd.weights.sources.base import RemoteFile
 
 _LOCK_PAUSE_S: Final = 0.1
-_BEGIN_BLOCKS: Final = 8
-"""So often is the disk told to begin with what has come, or all would have to be waited for at the end."""
 
 
 class Partial:
@@ -114,8 +112,6 @@ class Partial:
     def add(self, at: int, crc: int) -> None:
         """Note that the block that begins at ``at`` was written in full. Raises ``OSError``."""
         block = at // self.block
-        if block % _BEGIN_BLOCKS == 0:
-            begin_writing(self._data)
         os.write(self._journal, b"%d %08x\n" % (block, crc))
         with self._changed:
             self._crcs[block] = crc
@@ -144,6 +140,10 @@ class Partial:
     def read(self, buffer: memoryview, at: int) -> int:
         """Read back what is here. Raises ``OSError``."""
         return os.preadv(self._data, [buffer], at)
+
+    def begin_writing(self) -> None:
+        """Let the disk begin with what has come, or all would have to be waited for at the end. May block."""
+        begin_writing(self._data)
 
     def sync(self) -> None:
         """Make the data durable. Raises ``OSError``."""

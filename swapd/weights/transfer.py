@@ -29,6 +29,8 @@ _STRETCHES: Final = 32
 """A file is cut into about as many, within the limits."""
 _READ: Final = 256 * 1024
 """As much as stays in a core's own cache between the socket and the disk."""
+_BEGIN: Final = 8 * MIB
+"""So often is the disk told to begin with what has come."""
 _LOOK_S: Final = 0.5
 _JOIN_S: Final = 10.0
 
@@ -120,9 +122,12 @@ class Transfer:
         """Wait for a file, and for its checksum; make it durable."""
         file = partial.file
         digest = digest_for(file.checksum, file.size) if file.checksum is not None else None
-        buffer, at = read_buffer(), 0
+        buffer, at, begun = read_buffer(), 0, 0
         while at < file.size:
             here = partial.wait_beyond(at, _LOOK_S)
+            if here - begun >= _BEGIN:
+                partial.begin_writing()
+                begun = here
             if self._error is not None:
                 raise self._error
             self._stop.check()
