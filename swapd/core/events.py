@@ -66,7 +66,7 @@ class UpstreamFailed:
 
 @dataclass(frozen=True, slots=True)
 class StageEntered:
-    """A load has come to its next stage (spawn, load, warmup; fetch and page_cache with the weight cache)."""
+    """A load has come to its next stage (spawn, load, warmup)."""
 
     at: Instant
     instance: InstanceId

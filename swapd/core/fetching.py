@@ -73,10 +73,11 @@ def cancel(node: Node, model: Model) -> None:
 
 
 def cancel_all(node: Node, detail: str) -> None:
-    """End every fetch: the node leaves service."""
+    """End every fetch: the node leaves service. What was wanted for the next request is wanted no more."""
     for model in list(node.fetching.values()):
         cancel(node, model)
     for model in [*node.fetching.values(), *node.hungry.values()]:
+        model.weights.ahead = False
         answer_prefetches(node, model, ok=False, detail=detail, reason=Rejection.DRAINING)
 
 

@@ -114,6 +114,7 @@ def hear(books: Books, event: Event) -> None:
             _order(books, event.at, event.request, OperatorOrder(event.at, "pin", event.model))
         case NodeDrainOrdered():
             books.draining = True
+            books.weights.refused_for_eta.clear()
             _order(books, event.at, event.request, OperatorOrder(event.at, "drain", None))
         case NodeUndrainOrdered():
             books.draining = False

@@ -106,8 +106,8 @@ class WeightBooks:
                     self.proven.add(event.model)
             case FetchFailed():
                 fetch = self._over(event.model)
-                self.refused_for_eta.discard(event.model)
                 if fetch is not None and not fetch.cancelled:
+                    self.refused_for_eta.discard(event.model)
                     books.failed_at[event.model] = books.now
             case WeightsWarmed():
                 self.readings.pop(event.model, None)
