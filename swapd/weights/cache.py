@@ -7,32 +7,24 @@ is told by ``heed``; nothing here decides it.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-
-import structlog
 
 from swapd.aio.supervise import Tasks
 from swapd.aio.threads import Stop, on_own_thread
-from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
+from swapd.core.ids import Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
+from swapd.weights.ahead import ReadAhead, in_memory
 from swapd.weights.bucket import Bucket
-from swapd.weights.copies import Copy, check_file, condemn, settle_doubts, weight_files
+from swapd.weights.copies import Copy, check_file, weight_files
 from swapd.weights.facts import CacheRead, Fact, Fetched, FetchFailed, Removed, Verified, Warmed
 from swapd.weights.fetches import Fetches
 from swapd.weights.flight import ContentLocks, Tools
-from swapd.weights.inventory import Layout, scan
-from swapd.weights.page_cache import Warming, Warmth, resident_bytes
+from swapd.weights.folder import Folder
+from swapd.weights.inventory import Layout
+from swapd.weights.page_cache import Warmth
 from swapd.weights.room import Room
 from swapd.weights.settings import CacheSettings, CacheStats, CopyView, Progress, Standing, Weights
-from swapd.weights.space import Account, Disk, limit
-from swapd.weights.watch import signs
-
-_SCANS = 5
-"""A folder that is changed by ourselves during so many looks is looked at again at the next sign."""
-
-_log = structlog.get_logger(__name__)
+from swapd.weights.space import Account, limit
 
 
 class WeightCache:
@@ -43,34 +35,26 @@ class WeightCache:
         self._post = post
         self._now = now
         self._tasks = Tasks()
-        self._layout = Layout(settings.path)
-        self._account = Account()
-        self._room = Room(
-            self._account, self._layout, settings, post=post, now=now, lost=self._changed, tasks=self._tasks
-        )
+        self._account = account = Account()
+        layout = Layout(settings.path)
+        self._room = room = Room(account, layout, settings, post=post, now=now, lost=self._changed, tasks=self._tasks)
+        self._folder = Folder(account, layout, room, settings, changed=self._changed, tasks=self._tasks)
         tools = Tools(
             settings=settings,
-            account=self._account,
-            layout=self._layout,
-            room=self._room,
+            account=account,
+            layout=layout,
+            room=room,
             bucket=Bucket(settings.bandwidth, now=time.monotonic),
             locks=ContentLocks(),
             now=now,
-            ready=self._ready,
+            ready=self._folder.open,
             gained=self._changed,
         )
         self._fetches = Fetches(tools, post=post, later=self._later, tasks=self._tasks)
-        self._warming: dict[ModelName, Stop] = {}
-        self._disk = Disk(0, 0)
+        self._ahead = ReadAhead(settings, tell=self._warmed, tasks=self._tasks)
         self._told: Mapping[ModelName, Bytes] | None = None
         self._local: Mapping[ModelName, Path] = {}
         self._started = False
-        #: the folder is there, was looked at and is watched
-        self._open = False
-        self._opening = asyncio.Lock()
-        #: changes with every change of the account, so that a look from before is not believed
-        self._generation = 0
-        self._doubts: set[str] = set()
 
     async def start(self) -> None:
         """Look at what is there, tell it, and watch the folder, which is created. Raises ``OSError``.
@@ -79,7 +63,7 @@ class WeightCache:
         """
         self._started = True
         if self._account.models:
-            await self._ready()
+            await self._folder.open()
         self._tell()
 
     # What the core tells:
@@ -96,8 +80,8 @@ class WeightCache:
         self._account.models = dict(models)
         self._local = dict(local or {})
         self._touched()
-        if models and self._started and not self._open:
-            _ = self._tasks.start(self._open_late(), name="open the weight cache")
+        if models and self._started and not self._folder.is_open:
+            self._folder.open_soon()
 
     def heed(self, standings: Mapping[ModelName, Standing]) -> None:
         """Take what the core says of each model; one that is left out is wanted by nobody now."""
@@ -125,7 +109,8 @@ class WeightCache:
         """Give up the copy of a model, which an engine could not load, and fetch it anew. Answer: as for a fetch."""
         weights, copy = self._account.models.get(model), self._copy(model)
         if copy is not None:
-            self._condemn(copy)
+            self._folder.condemn(copy)
+            self._touched()
         if weights is None:
             self.fetch(model)
         else:
@@ -133,16 +118,11 @@ class WeightCache:
 
     def warm(self, model: ModelName) -> None:
         """Read a model's files into the page cache, as far as memory allows. Answer: Warmed; orders meanwhile join."""
-        if model in self._warming:
-            return
-        stop = self._warming[model] = Stop()
-        _ = self._tasks.start(self._warm(model, stop), name="read weights into the page cache")
+        self._ahead.order(model, self._files(model))
 
     def stop_warming(self, model: ModelName) -> None:
         """End the reading; it is answered as it stands then."""
-        stop = self._warming.get(model)
-        if stop is not None:
-            stop()
+        self._ahead.stop(model)
 
     def verify(self, model: ModelName) -> None:
         """Read a copy through and compare it with its checksums. Answer: Verified."""
@@ -186,7 +166,7 @@ class WeightCache:
         """Return what metrics show."""
         return CacheStats(
             used=Bytes(self._account.used()),
-            limit=Bytes(limit(self._disk, self._settings)),
+            limit=Bytes(limit(self._folder.disk, self._settings)),
             foreign=Bytes(self._account.foreign),
             fetches_running=self._fetches.running,
             fetches_queued=self._fetches.queued,
@@ -198,15 +178,13 @@ class WeightCache:
 
     async def in_memory(self, model: ModelName) -> Bytes:
         """Return how much of a model's files is in the page cache; 0 if it has none here. Raises ``OSError``."""
-        files = self._files(model)
-        return Bytes(await on_own_thread(lambda: sum(map(resident_bytes, files())), name="swapd-mincore"))
+        return await in_memory(self._files(model))
 
     async def aclose(self) -> None:
         """End everything; what has come of a fetch stays for the next run."""
         self._fetches.close()
         self._room.close()
-        for stop in self._warming.values():
-            stop()
+        self._ahead.close()
         await self._tasks.aclose()
 
     # Inside:
@@ -222,44 +200,25 @@ class WeightCache:
             return lambda: [copy.path / file.name for file in copy.marker.files]
         return lambda: weight_files(local) if local is not None else []
 
-    async def _ready(self) -> None:
-        """Have the folder there, looked at and watched. Raises ``OSError``."""
-        async with self._opening:
-            await on_own_thread(self._layout.make, name="swapd-make")
-            if self._open:
-                return
-            await on_own_thread(self._layout.tidy, name="swapd-tidy")
-            self._room.sweep(await on_own_thread(self._layout.rubbish, name="swapd-rubbish"))
-            await self._look()
-            self._open = True
-        self._tell()
-        _ = self._tasks.start(self._watch(), name="watch the weight cache")
-
-    async def _open_late(self) -> None:
-        try:
-            await self._ready()
-        except OSError as error:  # the next fetch tries again, and fails with this
-            _log.warning("cache_not_opened", path=str(self._layout.path), error=str(error))
-
     def _later(self, fact: Fact) -> None:
         """Post a fact once the order that caused it is over: the core may be in the middle of a decision."""
         asyncio.get_running_loop().call_soon(self._post, fact)
 
     def _changed(self) -> None:
         """Note that the account has changed, and tell it; not for orders."""
-        self._generation += 1
+        self._folder.account_changed()
         self._room.changed()
         self._tell()
 
     def _touched(self) -> None:
         """Note that an order has changed the account; it is told when the order is over."""
-        self._generation += 1
+        self._folder.account_changed()
         self._room.changed()
         asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
         """Tell which models are cached, if it is not what was told last."""
-        if not self._started or (self._account.models and not self._open):
+        if not self._started or (self._account.models and not self._folder.is_open):
             return  # nobody has looked yet
         cached = {}
         for model, weights in sorted(self._account.models.items()):
@@ -269,67 +228,6 @@ class WeightCache:
         if cached != self._told:
             self._told = cached
             self._post(CacheRead(self._now(), cached))
-
-    async def _watch(self) -> None:
-        period_s = self._settings.look_period / SECOND
-        async for _ in signs(self._layout.path, self._layout.own, period_s=period_s):
-            try:
-                await self._look()
-            except OSError as error:
-                _log.warning("cache_not_read", path=str(self._layout.path), error=str(error))
-
-    async def _look(self) -> None:
-        """Look at the folder and take over what is other than in the account."""
-        with suppress(FileNotFoundError):  # the whole folder was removed: then nothing is there
-            self._disk = await self._room.disk()
-        for _ in range(_SCANS):
-            generation = self._generation
-            found = await on_own_thread(lambda: scan(self._layout), name="swapd-scan")
-            if generation == self._generation and not any(booking.assembling for booking in self._account.bookings):
-                break
-        else:
-            return
-        account = self._account
-        leaving = {one.path.name for one in account.leaving}
-        copies = {name: copy for name, copy in found.copies.items() if name not in leaving}
-        changed = copies != account.copies
-        account.copies = copies
-        account.partials = {name: size for name, size in found.partials.items() if name not in leaving}
-        account.foreign = found.foreign
-        account.damaged = {name for name, copy in copies.items() if copy.condemned or name in account.damaged}
-        for copy in copies.values():
-            if copy.doubted and not copy.condemned and copy.folder not in self._doubts:
-                self._doubts.add(copy.folder)
-                _ = self._tasks.start(self._settle(copy), name="read changed weights through")
-        if changed:
-            self._room.changed()
-            self._tell()
-
-    async def _settle(self, copy: Copy) -> None:
-        """Find out whether files with another time have the right content."""
-        try:
-            settled = await on_own_thread(lambda: settle_doubts(copy), name="swapd-settle")
-            if self._account.copies.get(copy.folder) == copy:
-                self._account.copies[copy.folder] = settled
-                if not set(copy.doubted) <= settled.sound.keys():
-                    self._condemn(settled)
-                self._changed()
-        except OSError as error:
-            _log.warning("copy_not_read", copy=copy.folder, error=str(error))
-        finally:
-            self._doubts.discard(copy.folder)
-
-    def _condemn(self, copy: Copy) -> None:
-        """Use a copy no more; it leaves when room is needed."""
-        self._account.damaged.add(copy.folder)
-        self._touched()
-        _ = self._tasks.start(self._mark(copy), name="mark a damaged copy")
-
-    async def _mark(self, copy: Copy) -> None:
-        try:
-            await on_own_thread(lambda: condemn(copy), name="swapd-condemn")
-        except OSError as error:
-            _log.warning("copy_not_marked", copy=copy.folder, error=str(error))
 
     async def _verify(self, model: ModelName, copy: Copy) -> None:
         stop = Stop()
@@ -341,10 +239,15 @@ class WeightCache:
                     return detail
             return ""
 
-        detail = await on_own_thread(check, name="swapd-verify", stop=stop)
+        self._account.borrow(copy.folder)
+        try:
+            detail = await on_own_thread(check, name="swapd-verify", stop=stop)
+        finally:
+            self._account.give_back(copy.folder)
+            self._room.changed()
         if detail and self._account.copies.get(copy.folder) == copy:
-            self._condemn(copy)
-            self._tell()
+            self._folder.condemn(copy)
+            self._changed()
         self._post(Verified(self._now(), model, intact=not detail, detail=detail))
 
     async def _remove(self, model: ModelName) -> None:
@@ -363,19 +266,5 @@ class WeightCache:
             return f"a process has files of {model} open"
         return "" if self._account.may_leave(copy) else f"{model} is in use or pinned"
 
-    async def _warm(self, model: ModelName, stop: Stop) -> None:
-        settings, files = self._settings, self._files(model)
-
-        def read() -> Warmth:
-            paths = files()
-            warmth = Warming(paths, readers=settings.readers, spare=settings.spare_memory, stop=stop).run()
-            return warmth if paths else replace(warmth, whole=False)
-
-        warmth = Warmth(0, 0, whole=False)
-        try:
-            warmth = await on_own_thread(read, name="swapd-warm", stop=stop)
-        except OSError as error:
-            _log.warning("weights_not_read", model=model, error=str(error))
-        finally:
-            del self._warming[model]
+    def _warmed(self, model: ModelName, warmth: Warmth) -> None:
         self._post(Warmed(self._now(), model, Bytes(warmth.read), Bytes(warmth.present), warmth.whole))

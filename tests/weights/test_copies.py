@@ -6,14 +6,15 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from swapd.weights import Standing, Weights
-from swapd.weights.copies import check_file
+from swapd.weights import Standing, Weights, cache
+from swapd.weights.copies import MarkedFile, check_file
 from swapd.weights.facts import (
     Evicted,
     Fetched,
@@ -313,6 +314,31 @@ async def test_a_copy_given_up_by_an_engine_is_fetched_anew_even_without_a_model
         assert failure(await run.answer(N))[0] == FetchFailure.REFUSED
         run.cache.refetch(M)
         assert isinstance(await run.answer(M), Fetched), "nothing was here to give up"
+
+
+async def test_a_copy_that_is_looked_through_does_not_leave_meanwhile(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slowly(folder: Path, file: MarkedFile) -> str:
+        begun.set()
+        go.wait(60)
+        return check_file(folder, file)
+
+    monkeypatch.setattr(cache, "check_file", slowly)
+    async with running(path, {M: weights(server)}) as run:
+        await run.fetch()
+        await run.settled()
+        run.cache.verify(M)
+        await asyncio.to_thread(begun.wait, 60)
+        run.cache.remove(M)
+        assert (await run.until(Removed)).detail == "m is in use or pinned"
+        go.set()
+        assert (await run.until(Verified)).intact
+        since = len(run.facts)
+        run.cache.remove(M)
+        assert (await run.until(Removed, since=since)).freed == len(CONTENT)
 
 
 async def test_a_promised_checksum_is_compared_again_when_a_copy_is_verified(server: Server, path: Path) -> None:

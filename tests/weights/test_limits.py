@@ -236,7 +236,7 @@ async def test_bytes_that_a_copy_has_from_its_partials_are_counted_once_whenever
     loop, used = asyncio.get_running_loop(), []
 
     async def look() -> None:
-        await run.cache._look()
+        await run.cache._folder.look()
         used.append(run.cache.stats().used)
 
     def assembled(*arguments: Any) -> Copy:
