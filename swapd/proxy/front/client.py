@@ -13,11 +13,11 @@ import structlog
 from typing_extensions import override
 
 from swapd.core.ids import SECOND
-from swapd.proxy.body import buffer_full, too_large, too_slow, upload_deadline
+from swapd.proxy.body import broken, buffer_full, too_large, too_slow, upload_deadline
 from swapd.proxy.failure import Failure
 from swapd.proxy.front.arena import LARGE, BodyReceiver
 from swapd.proxy.front.exchange import FrontExchange
-from swapd.proxy.front.heads import RequestHead, could_begin, read_head
+from swapd.proxy.front.heads import RequestHead, could_begin, could_follow, read_head
 from swapd.proxy.front.outlet import Outlet
 from swapd.proxy.front.own import answer_here
 from swapd.proxy.front.replies import Date
@@ -197,6 +197,11 @@ class ClientConnection(asyncio.Protocol):
         if head is None:
             self._read_odd(data)
             return
+        end = head.size + head.length
+        if len(data) > end and not could_follow(data[end:]):
+            # perhaps no request at all: then this one is not to be believed either
+            self._hand_over(data)
+            return
         self._owes = _NOTHING
         server, transport = self._server, self._transport
         assert transport is not None
@@ -298,7 +303,9 @@ class ClientConnection(asyncio.Protocol):
             data, self._held = data[: self._left], data[self._left :]
         if self.body_came(len(data)):
             body += data
-            if not self._left:
+            if self._held and not could_follow(self._held):
+                self._refuse(broken())
+            elif not self._left:
                 self._owes, self._body = _NOTHING, None
                 exchange.begin(bytes(body))
 

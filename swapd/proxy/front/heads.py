@@ -15,10 +15,10 @@ MAX_HEAD: Final = 32 << 10
 _MAX_LENGTH_DIGITS: Final = 15
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
-_HEAD: Final = re.compile(
-    rb"(POST|GET|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[\x21-\x7e]*+) HTTP/1\.1"
-    rb"((?:\r\n" + _TOKEN + rb":[\t\x20-\x7e]*+)*+)\r\n\r\n"
-)
+_LINE: Final = rb"(POST|GET|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[\x21-\x7e]*+) HTTP/1\.1"
+_METHODS: Final = (b"POST ", b"GET ", b"HEAD ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ")
+_FIRST_LINE: Final = re.compile(_LINE)
+_HEAD: Final = re.compile(_LINE + rb"((?:\r\n" + _TOKEN + rb":[\t\x20-\x7e]*+)*+)\r\n\r\n")
 _SPECIAL: Final = re.compile(
     rb"\r\n(host|content-length|connection|transfer-encoding|expect|upgrade|te|trailer|keep-alive|http2-settings"
     rb"|proxy-(?:connection|authenticate|authorization)|content-type|content-encoding|x-request-id|x-swapd-model"
@@ -114,6 +114,17 @@ def _take(head: RequestHead, key: bytes, value: bytes) -> bool:
 def could_begin(data: bytes) -> bool:
     """Tell whether ``data``, without the empty line that ends a head, may still become a head of the plain form."""
     return len(data) <= MAX_HEAD and data.count(b"\n") == data.count(b"\r\n") and b"\0" not in data
+
+
+def could_follow(data: bytes) -> bool:
+    """Tell whether ``data``, which came with a request and beyond its body, is or may become one of the plain form."""
+    data = data.lstrip(b"\r\n")
+    if b"\r\n\r\n" in data:
+        return read_head(data) is not None
+    line, end, _ = data.partition(b"\r\n")
+    if end:
+        return _FIRST_LINE.fullmatch(line) is not None and could_begin(data)
+    return any(line.startswith(method) or method.startswith(line) for method in _METHODS) and could_begin(data)
 
 
 def without_accept_encoding(fields: bytes) -> bytes:
