@@ -7,6 +7,8 @@
 #   make docs    write the generated pages make clean   remove everything that is not in git
 
 PYTHON ?= python3
+# of the long tests that are bounded by time
+SOAK_SECONDS ?= 600
 
 # An active virtualenv is used as it is; without one, .venv is made.
 VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
@@ -46,7 +48,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak --timeout 14400
+	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 14400 -rP
 
 docs: $(READY)
 	$(BIN)/python -m docs.generate
