@@ -6,6 +6,7 @@ closes, then running requests end, then the engines, then the process. A second 
 
 import asyncio
 import itertools
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from swapd.agent.demand import Stocktaking
 from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
 from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
+from swapd.agent.narrate import narrate
 from swapd.agent.operators import Operators
 from swapd.agent.pump import Pump
 from swapd.agent.recorder import FlightRecorder
@@ -39,8 +41,15 @@ from swapd.config.compile import compile_catalog, compile_topology
 from swapd.config.load import Loaded
 from swapd.config.schema import OnExit, Settings
 from swapd.core.catalog import Catalog
-from swapd.core.commands import FootprintMeasured, LoadFinished, Note
-from swapd.core.events import CatalogChanged, Event, FootprintsKnown, LoadTimesKnown, NodeDrainOrdered
+from swapd.core.commands import FootprintMeasured, Grant, LoadFinished, Note
+from swapd.core.events import (
+    CatalogChanged,
+    Event,
+    FootprintsKnown,
+    LoadTimesKnown,
+    NodeDrainOrdered,
+    RequestArrived,
+)
 from swapd.core.ids import Duration, InstanceId, Instant, RequestId
 from swapd.core.reasons import LoadResult
 from swapd.core.scheduler import Scheduler
@@ -90,6 +99,7 @@ class Daemon:
         self._broken: BaseException | None = None
         self._not_ready: str | None = "the daemon is starting"
         self._request_ids = itertools.count(1)
+        self._verbose = _log.is_enabled_for(logging.DEBUG)
         catalog, topology = compile_catalog(settings), compile_topology(settings)
         self._catalog = catalog
         self._max_waits = {name: spec.max_wait for name, spec in catalog.models.items()}
@@ -166,6 +176,7 @@ class Daemon:
     def _proxy_services(self) -> Services:
         return Services(
             post=self._post,
+            admit=self._admit,
             now=_now,
             next_request_id=self._next_request,
             directory=self._directory,
@@ -292,6 +303,12 @@ class Daemon:
 
     def _post(self, event: Event) -> None:
         self._pump.post(event)
+
+    def _admit(self, event: RequestArrived) -> Grant | None:
+        grant = self._pump.admit(event)
+        if grant is not None and self._verbose:
+            narrate(grant)
+        return grant
 
     def _next_request(self) -> RequestId:
         return RequestId(next(self._request_ids))

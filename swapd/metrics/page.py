@@ -43,46 +43,44 @@ class Renderer:
             GCCollector(registry=registry),
         )
 
-    def render(self, snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
+    def render(self, snapshot: Snapshot, accept: str) -> Generator[None, None, tuple[bytes, str]]:
         """Return the page and its content type: OpenMetrics where ``accept`` asks for it, else Prometheus text."""
         encode, content_type = choose_encoder(accept)
-        return encode(_Page(snapshot, self._defaults)), content_type
+        written: list[bytes] = []
+        for metric in METRICS:
+            head: tuple[bytes, ...] = ()
+            for family in _families(metric, snapshot):
+                # a family without a series is noise, and promtool says so
+                text = encode(_One(family)).removesuffix(_END) if family.samples else b""
+                lines = text.splitlines(keepends=True)
+                names = tuple(line for line in lines if line.startswith(b"# "))
+                written += lines if names != head else lines[len(names) :]
+                head = names or head
+                yield
+        for collector in self._defaults:
+            written += [encode(_One(family)).removesuffix(_END) for family in collector.collect()]
+            yield
+        return b"".join(written) + (encode(_One()) if encode is not generate_latest else b""), content_type
 
 
-class _Page(Collector):
-    def __init__(self, snapshot: Snapshot, defaults: tuple[Collector, ...]) -> None:
-        self._snapshot = snapshot
-        self._defaults = defaults
+class _One(Collector):
+    """What the library's encoders take: a collection, here of one family, or none."""
+
+    def __init__(self, *families: Family) -> None:
+        self._families = families
 
     @override
     def collect(self) -> Iterator[Family]:
-        for metric in METRICS:
-            family = _family(metric, self._snapshot)
-            if family.samples:  # a family without a series is noise, and promtool says so
-                yield family
-        for collector in self._defaults:
-            yield from collector.collect()
+        return iter(self._families)
 
 
-def _family(metric: Metric, snapshot: Snapshot) -> Family:
-    read, named = NODE_METRICS.get(metric.name), (metric.name, metric.help)
+def _families(metric: Metric, snapshot: Snapshot) -> Iterator[Family]:
+    """Yield the metric's series, a few at a time."""
+    named = (metric.name, metric.help)
     match metric.kind:
         case Kind.GAUGE:
-            assert read is not None, f"{metric.name} is declared but not read from the snapshot"
-            return _plain(GaugeMetricFamily(*named, labels=metric.labels, unit=metric.unit), read(snapshot.now))
-        case Kind.COUNTER:
-            values = snapshot.slots.counters[metric.name] if read is None else read(snapshot.now)
-            return _plain(CounterMetricFamily(*named, labels=metric.labels, unit=metric.unit), values)
-        case Kind.HISTOGRAM:
-            histogram = HistogramMetricFamily(*named, labels=metric.labels, unit=metric.unit)
-            for labels, timing in snapshot.slots.timings[metric.name].items():
-                histogram.add_metric(labels, _cumulative(metric.buckets, timing), timing.sum_seconds)
-            return histogram
-        case Kind.SUMMARY:
-            summary = SummaryMetricFamily(*named, labels=metric.labels, unit=metric.unit)
-            for labels, timing in snapshot.slots.timings[metric.name].items():
-                summary.add_metric(labels, timing.count, timing.sum_seconds)
-            return summary
+            for labels, value in _few(_values(metric, snapshot), SERIES):
+                ...
         case _:
             assert_never(metric.kind)
 

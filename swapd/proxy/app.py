@@ -43,7 +43,9 @@ class FrontDoor:
     """The data port. Make it on the running loop; ``runner()`` serves it, ``aclose()`` comes after the runner's end."""
 
     def __init__(self, services: Services, settings: ProxySettings, *, relay: Relay | None = None) -> None:
-        self.gate: Final = Gate(post=services.post, now=services.now, next_request_id=services.next_request_id)
+        self.gate: Final = Gate(
+            post=services.post, admit=services.admit, now=services.now, next_request_id=services.next_request_id
+        )
         desk = Desk(
             services=services,
             settings=settings,
