@@ -152,7 +152,7 @@ class Daemon:
 
     def _first_metrics(self) -> Metrics:
         metrics = Metrics(
-            view=self.view,
+            view=lambda: self._scheduler.view_in_steps(_now()),
             now=_now,
             not_ready=self.not_ready,
             version=__version__,
@@ -258,7 +258,6 @@ class Daemon:
         await self._reloader.aclose()
         await self._admin.aclose()
         await self._metrics_runner.cleanup()
-        self._metrics.close()
         await self._tasks.aclose()
         if self._broken is None:
             self._stock.end()
@@ -299,7 +298,7 @@ class Daemon:
         """Say why the node takes no requests, one sentence each; ``()`` is ready."""
         if self._not_ready is not None:
             return (self._not_ready,)
-        return readiness.not_ready(self._scheduler.view())
+        return readiness.not_ready(self._scheduler.bare_view())
 
     def _post(self, event: Event) -> None:
         self._pump.post(event)

@@ -4,6 +4,7 @@
 a ready model with a free slot is granted, and its end is noted, without looking at the rest of the node.
 """
 
+from collections.abc import Generator
 from typing import assert_never
 
 from swapd.core import (

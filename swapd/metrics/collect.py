@@ -1,12 +1,11 @@
 """Feeds the declared metrics: from the core's notes, from each request's end, and at scrape time from the snapshot.
 
-Runs on the loop thread. A scrape freezes snapshot and slots there (microseconds) and renders elsewhere.
+Runs on the loop's thread. A scrape reads the node and writes its page there too, in steps between which the loop turns.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable
 from typing import Final, assert_never
 
 from swapd.core.commands import (
@@ -52,6 +51,10 @@ _CUT: Final = Outcome.CUT
 _CODES = tuple(str(code) for code in range(600))
 
 
+_AT_ONCE_S: Final = 0.0005
+"""Of a scrape's work, before others have their turn."""
+
+
 class TooManyScrapesError(Exception):
     """Pages are asked for faster than they can be made."""
 
@@ -80,7 +83,7 @@ class Metrics:
     def __init__(
         self,
         *,
-        view: Callable[[], NodeView],
+        view: Callable[[], Generator[None, None, NodeView]],
         now: Callable[[], Instant],
         not_ready: Callable[[], tuple[str, ...]],
         version: str,
@@ -88,7 +91,9 @@ class Metrics:
         revision: str = "unknown",
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready.
+        """``view`` builds the node's snapshot in small steps, and returns it after the last one.
+
+        ``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready.
 
         ``driver`` says how asking the driver goes; ``None``: the devices are virtual.
         """
@@ -106,7 +111,6 @@ class Metrics:
         self._config_applied_s = 0.0
         self._renderer = Renderer()
         self._pages = 0
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swapd-metrics")
 
     def configure(self, names: Iterable[ModelName]) -> None:
         """Take these names, and no others, as values of the label ``model``; the series of the others go."""
@@ -196,17 +200,26 @@ class Metrics:
         """Return the page and its content type for an ``Accept`` header. Raises TooManyScrapesError."""
         if self._pages >= MAX_PAGES:
             raise TooManyScrapesError(f"{MAX_PAGES} scrapes are being answered; scrape less often")
-        snapshot = Snapshot(now=self._now_values(), slots=self._slots.freeze())
         self._pages += 1
+        steps = self._page(accept)
+        clock = time.perf_counter
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._renderer.render, snapshot, accept)
+            while True:
+                end = clock() + _AT_ONCE_S
+                while clock() < end:
+                    next(steps)
+                await asyncio.sleep(0)
+        except StopIteration as done:
+            page: tuple[bytes, str] = done.value
+            return page
         finally:
             self._pages -= 1
 
-    def close(self) -> None:
-        """End the rendering thread; a page that has begun is finished."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+    def _page(self, accept: str) -> Generator[None, None, tuple[bytes, str]]:
+        view = yield from self._view()
+        snapshot = Snapshot(now=self._now_values(view), slots=self._slots.freeze())
+        yield
+        return (yield from self._renderer.render(snapshot, accept))
 
     def _label(self, model: str | None) -> str:
         return model if model is not None and model in self._models else UNKNOWN_MODEL
@@ -224,9 +237,9 @@ class Metrics:
         if note.relapse:
             self._slots.counter("swapd_model_relapses_total").add((label,))
 
-    def _now_values(self) -> Now:
+    def _now_values(self, view: NodeView) -> Now:
         return Now(
-            view=self._view(),
+            view=view,
             ready=not self.not_ready(),
             version=self._version,
             revision=self._revision,
