@@ -51,6 +51,10 @@ _CUT: Final = Outcome.CUT
 _CODES = tuple(str(code) for code in range(600))
 
 
+def _code(code: int) -> str:
+    return _CODES[code] if 0 <= code < len(_CODES) else str(code)
+
+
 _AT_ONCE_S: Final = 0.0005
 """Of a scrape's work, before others have their turn."""
 
@@ -75,6 +79,38 @@ class _Ends:
         self.promise = slots.counter("swapd_cold_start_promise_total")
         self.prompt_tokens = slots.counter("swapd_model_prompt_tokens_total")
         self.completion_tokens = slots.counter("swapd_model_completion_tokens_total")
+
+
+class _Ordinary:
+    """The series of the ordinary request, which was granted and answered, of one model, code and start."""
+
+    __slots__ = (
+        "_duration",
+        "_first_byte",
+        "_key",
+        "_model_first_byte",
+        "_model_queue_wait",
+        "_queue_wait",
+        "_requests",
+    )
+
+    def __init__(self, ends: _Ends, label: str, code: int, start: str) -> None:
+        of_model, of_start = (label,), (start,)
+        self._requests, self._key = ends.requests, (label, _code(code), start)
+        self._duration = ends.duration.of(of_start)
+        self._queue_wait = ends.queue_wait.of(of_start)
+        self._model_queue_wait = ends.model_queue_wait.of(of_model)
+        self._first_byte = ends.first_byte.of(of_start)
+        self._model_first_byte = ends.model_first_byte.of(of_model)
+
+    def add(self, duration_s: float, queue_wait_s: float, first_byte_s: float) -> None:
+        """Count one."""
+        self._requests.add(self._key)
+        self._duration.add(duration_s)
+        self._queue_wait.add(queue_wait_s)
+        self._model_queue_wait.add(queue_wait_s)
+        self._first_byte.add(first_byte_s)
+        self._model_first_byte.add(first_byte_s)
 
 
 class Metrics:
@@ -107,6 +143,7 @@ class Metrics:
         self._models: frozenset[str] = frozenset()
         self._slots = Slots(lambda name: name not in NODE_METRICS)
         self._ends = _Ends(self._slots)
+        self._ordinary: dict[tuple[str, int, bool], _Ordinary] = {}
         self._config_ok = False
         self._config_applied_s = 0.0
         self._renderer = Renderer()
@@ -115,6 +152,7 @@ class Metrics:
     def configure(self, names: Iterable[ModelName]) -> None:
         """Take these names, and no others, as values of the label ``model``; the series of the others go."""
         self._models = frozenset(names)
+        self._ordinary.clear()
         self._slots.keep_models(self._models | {UNKNOWN_MODEL})
 
     def config_reloaded(self, *, ok: bool) -> None:
@@ -170,22 +208,22 @@ class Metrics:
         ``None`` when the engine sent no byte. ``promise_kept`` says of a request that waited for a load whether its
         first byte came within the model's max_wait.
         """
-        ends, start = self._ends, _START[cold_start]
+        ends = self._ends
         label = model if model is not None and model in self._models else UNKNOWN_MODEL
-        of_model, of_start = (label,), (start,)
-        ends.requests.add((label, _CODES[code] if 0 <= code < len(_CODES) else str(code), start))
-        ends.duration.observe(of_start, duration / SECOND)
-        if queue_wait is not None:
-            waited_s = queue_wait / SECOND
-            ends.queue_wait.observe(of_start, waited_s)
-            ends.model_queue_wait.observe(of_model, waited_s)
-        if first_byte is not None:
-            first_byte_s = first_byte / SECOND
-            ends.first_byte.observe(of_start, first_byte_s)
-            ends.model_first_byte.observe(of_model, first_byte_s)
-            if outcome is _UPSTREAM_FAILED:
-                ends.broken.add(of_model)
-        if outcome is _CUT:
+        if queue_wait is not None and first_byte is not None:
+            ordinary = self._ordinary.get((label, code, cold_start))
+            if ordinary is None:
+                ordinary = _Ordinary(ends, label, code, _START[cold_start])
+                self._ordinary[label, code, cold_start] = ordinary
+            ordinary.add(duration / SECOND, queue_wait / SECOND, first_byte / SECOND)
+        else:
+            self._other_finished(
+                label, code, cold_start, duration=duration, queue_wait=queue_wait, first_byte=first_byte
+            )
+        of_model = (label,)
+        if outcome is _UPSTREAM_FAILED and first_byte is not None:
+            ends.broken.add(of_model)
+        elif outcome is _CUT:
             ends.cut.add(of_model)
         if reason is not None:
             ends.rejections.add((label, reason.value))
@@ -195,6 +233,28 @@ class Metrics:
             ends.prompt_tokens.add(of_model, prompt_tokens)
         if completion_tokens is not None:
             ends.completion_tokens.add(of_model, completion_tokens)
+
+    def _other_finished(
+        self,
+        label: str,
+        code: int,
+        cold_start: bool,  # noqa: FBT001
+        *,
+        duration: Duration,
+        queue_wait: Duration | None,
+        first_byte: Duration | None,
+    ) -> None:
+        """Count a request that has not come to the queue, or to its first byte."""
+        ends, start = self._ends, _START[cold_start]
+        of_model, of_start = (label,), (start,)
+        ends.requests.add((label, _code(code), start))
+        ends.duration.observe(of_start, duration / SECOND)
+        if queue_wait is not None:
+            ends.queue_wait.observe(of_start, queue_wait / SECOND)
+            ends.model_queue_wait.observe(of_model, queue_wait / SECOND)
+        if first_byte is not None:
+            ends.first_byte.observe(of_start, first_byte / SECOND)
+            ends.model_first_byte.observe(of_model, first_byte / SECOND)
 
     async def page(self, accept: str) -> tuple[bytes, str]:
         """Return the page and its content type for an ``Accept`` header. Raises TooManyScrapesError."""
