@@ -6,6 +6,7 @@ strays into another answer is seen. The short form runs with every test run; the
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import re
@@ -14,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
 
@@ -24,6 +26,8 @@ from tests.soak.engine import EVENTS
 NAMES = ["k1", "k2", "k3", "k4"]
 INTERVAL_S = 0.05
 KILL_S = 1.0
+REVIVE_S = 0.1
+REFUSED_S = 0.2
 PATIENCE_S = 60.0
 END = b"0\r\n\r\n"
 
@@ -79,6 +83,8 @@ class Traffic:
                     writer.transport.abort()
                 writer.close()
             self.seen[ended] += 1
+            if ended.isdigit():
+                await asyncio.sleep(self.dice.random() * REFUSED_S)
 
     def judge(self, answer: bytes, model: str, word: str) -> str:
         """Say how an answer has ended; fail if something in it belongs to another."""
@@ -105,6 +111,17 @@ class Traffic:
                     self.dice.choice(engines).kill()
                     self.seen["killed"] += 1
 
+    async def reviver(self, end: float) -> None:
+        """Order the models to be loaded, as an operator would: whoever is killed so often is refused for minutes."""
+        connector = aiohttp.UnixConnector(str(self.daemon.socket_path))
+        async with aiohttp.ClientSession("http://admin", connector=connector) as admin:
+            for name in itertools.cycle(NAMES):
+                await asyncio.sleep(REVIVE_S)
+                if asyncio.get_running_loop().time() > end:
+                    return
+                async with admin.post(f"/v1/models/{name}/load", json={}) as answer:
+                    await answer.read()
+
     async def observer(self, end: float) -> None:
         """Note the daemon's figures ten times."""
         daemon, loop = psutil.Process(self.daemon.process.pid), asyncio.get_running_loop()
@@ -121,6 +138,7 @@ class Traffic:
             for _ in range(streams):
                 group.create_task(self.client(end))
             group.create_task(self.killer(end))
+            group.create_task(self.reviver(end))
             group.create_task(self.observer(end))
 
 
