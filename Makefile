@@ -9,6 +9,8 @@
 PYTHON ?= python3
 # of the long tests that are bounded by time
 SOAK_SECONDS ?= 600
+# which tables `make bench` makes: names from `python -m benchmarks --help`; all of them if empty
+BENCH ?=
 
 # An active virtualenv is used as it is; without one, .venv is made.
 VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
@@ -45,7 +47,7 @@ check: $(READY)
 	$(BIN)/python -m docs.generate --check
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 soak: $(READY)
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 14400 -rP
