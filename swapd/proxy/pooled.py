@@ -14,7 +14,9 @@ from typing_extensions import override
 
 from swapd.core.ids import Duration
 from swapd.proxy.front.answers import AnswerHead
-from swapd.proxy.front.engine import EngineConnection, EnginePool, Sink
+from swapd.proxy.front.engine import EngineConnection
+from swapd.proxy.front.pool import EnginePool
+from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import Answer, BrokenAnswerError, MalformedAnswerError, Outbound, UnansweredError
 from swapd.proxy.services import Endpoint
 

@@ -218,3 +218,12 @@ def usage_reader(content_type: bytes, content_encoding: bytes) -> UsageReader | 
     """Return a reader for an answer with these header fields, ``None`` if it cannot tell anything."""
     form = _telling(content_type, content_encoding)
     return None if form is None else UsageReader(*form)
+
+
+def usage_in(content_type: bytes, content_encoding: bytes, body: bytes) -> Usage:
+    """Return what a complete answer with these header fields tells."""
+    reader = usage_reader(content_type, content_encoding) if _may_tell(body) else None
+    if reader is None:
+        return NOTHING_TOLD
+    reader.feed(body)
+    return reader.finish()

@@ -7,6 +7,8 @@ writing out all of them for each is what costs.
 from swapd.core.ids import Duration, Instant, ModelName
 from swapd.core.reasons import Rejection
 from swapd.proxy.dialects import Dialect
+from swapd.proxy.front.heads import RequestHead
+from swapd.proxy.front.outlet import Outlet
 from swapd.proxy.gate import Lease
 from swapd.proxy.record import RequestRecord
 from swapd.proxy.usage import NOTHING_TOLD, Usage
@@ -15,13 +17,11 @@ from swapd.proxy.usage import NOTHING_TOLD, Usage
 class Account:
     """The facts about one request."""
 
-    request_id: str
-    method: str
-    #: as received, without the query
-    path: str
-    #: in which errors are told
-    dialect: Dialect
+    head: RequestHead
+    outlet: Outlet
     arrived: Instant
+    #: in which errors are told; ``None``: the route's
+    dialect: Dialect | None = None
     model: ModelName | None = None
     lease: Lease | None = None
     status = 0
@@ -32,16 +32,22 @@ class Account:
     bytes_out = 0
     usage: Usage = NOTHING_TOLD
 
+    @property
+    def told_in(self) -> Dialect:
+        """Return the dialect in which errors are told."""
+        assert self.head.match is not None
+        return self.dialect or self.head.match.route.dialect
+
     def record(self, now: Instant) -> RequestRecord:
         """Return what is to be told of the request, which has ended."""
         lease = self.lease
         grant = lease.grant if lease is not None else None
         return RequestRecord(
-            request_id=self.request_id,
+            request_id=self.outlet.request_id,
             request=lease.request if lease is not None else None,
             model=self.model,
-            method=self.method,
-            path=self.path,
+            method=self.head.method.decode("ascii"),
+            path=self.head.path,
             status=self.status,
             reason=self.reason,
             outcome=lease.outcome if lease is not None else None,

@@ -63,9 +63,26 @@ class Outlet:
             bodiless=self._bodiless,
             keep_alive=self.keep_alive,
         )
-        self._chunked = head.length is None and not self._bodiless and head.status not in {204, 304}
+        self._chunked = head.length is None and not self._bodiless and head.has_body
         self._left = head.length or 0
         self._failable = replies.is_stream(head.content_type) and not head.content_encoding
+
+    def whole(self, head: AnswerHead, body: bytes, grant: Grant | None) -> None:
+        """Write an engine's answer that is complete, and has a length."""
+        self.begun = True
+        start = replies.engine_head(
+            head,
+            self.request_id.encode(),
+            date=self._date,
+            grant=grant,
+            bodiless=False,
+            keep_alive=self.keep_alive,
+        )
+        if len(body) <= _JOINED:
+            self._write(start + body)
+        else:
+            self._write(start)
+            self._write(body)
 
     def begin_stream(self) -> None:
         """Write the head of an event stream before there is an answer."""
