@@ -64,10 +64,10 @@ class EngineConnection(asyncio.Protocol):
     __slots__ = (
         "_bodiless",
         "_chunks",
-        "_counted",
         "_full",
         "_head",
         "_interim",
+        "_known",
         "_left",
         "_paused",
         "_pool",
@@ -84,7 +84,7 @@ class EngineConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._state = _IDLE
         #: the pool knows that it is open
-        self._counted = False
+        self._known = False
         self._sink: Sink | None = None
         self._head = b""
         self._interim = 0
@@ -165,7 +165,7 @@ class EngineConnection(asyncio.Protocol):
             # given up in the meantime
             self._transport.abort()
             return
-        self._counted = True
+        self._known = True
         self._pool.open += 1
 
     @override
@@ -319,8 +319,8 @@ class EngineConnection(asyncio.Protocol):
             sink.ends()
 
     def _uncount(self) -> None:
-        if self._counted:
-            self._counted = False
+        if self._known:
+            self._known = False
             self._pool.lost(self)
 
     def _end_badly(self) -> None:
