@@ -124,11 +124,13 @@ def note(samples: dict[str, Samples]) -> None:
 async def main(repetitions: int = REPETITIONS) -> None:
     """Run every kind of load and print the table."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        directory = Path(name)
+        # the daemon's own folder: whoever has it in his command line is taken for an engine of the daemon
+        directory, node = Path(name), Path(name) / "node"
+        node.mkdir()
         engine, load = (proxies.compiled(program, directory) for program in ("upstream", "load"))
         model = {"engine": "command", "command": [engine, "{port}"], "memory": "1GiB", "warmup": "none"}
         models = {"bench": {**model, "concurrency": 4096, "max_queue": 4096}}
-        async with running(directory, models=models) as daemon:
+        async with running(node, models=models) as daemon:
             await daemon.cli("load", "bench")
             _, port = await engine_of(daemon, "bench")
             compared = {

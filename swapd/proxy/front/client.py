@@ -305,12 +305,22 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def body_complete(self, body: memoryview) -> None:
-        """Serve the request of a large body."""
+        """Serve the request of a large body, in a turn of its own: to receive and to read it takes a while each."""
         assert self._transport is not None
         assert self._exchange is not None
         self._owes = _NOTHING
         self._transport.set_protocol(self)
-        self._exchange.begin(body)
+        _ = asyncio.get_running_loop().call_soon(self._begin, self._exchange, body)
+
+    def _begin(self, exchange: FrontExchange, body: memoryview) -> None:
+        if self._exchange is not exchange:
+            # the client has left meanwhile
+            self._server.give_back(body)
+            return
+        try:
+            exchange.begin(body)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one connection
+            self._failed(error)
 
     def _refuse(self, failure: Failure, *, close: bool = False) -> None:
         """Answer before the body is complete; what is still to come of it is read and dropped."""

@@ -127,7 +127,8 @@ class EngineConnection(asyncio.Protocol):
             return
         self._transport.write(head)
         self._unsent = memoryview(body)
-        self._write_on()
+        # in a turn of its own: to read such a body has taken a while already
+        _ = asyncio.get_running_loop().call_soon(self._write_on)
 
     def abort(self) -> None:
         """Drop the request and the connection; nothing is told any more."""
