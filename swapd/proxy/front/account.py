@@ -24,7 +24,6 @@ class Account:
     dialect: Dialect | None = None
     model: ModelName | None = None
     lease: Lease | None = None
-    status = 0
     reason: Rejection | None = None
     first_byte: Instant | None = None
     #: bytes of the body that have come
@@ -48,7 +47,7 @@ class Account:
             model=self.model,
             method=self.head.method.decode("ascii"),
             path=self.head.path,
-            status=self.status,
+            status=self.outlet.status,
             reason=self.reason,
             outcome=lease.outcome if lease is not None else None,
             cold_start=lease.cold_start if lease is not None else False,

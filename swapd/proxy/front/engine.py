@@ -7,13 +7,12 @@ here knows of clients, models or leases: whoever asks is a ``Sink``, and is told
 
 import asyncio
 import enum
-import re
 from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
 from swapd.proxy.front.answers import read_answer_head
-from swapd.proxy.front.chunks import ChunkError, Chunks, framed
+from swapd.proxy.front.chunks import LONGEST_PLAIN, ChunkError, Chunks, framed, plain_size
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import MalformedAnswerError
 
@@ -24,7 +23,6 @@ _JOINED: Final = 16 << 10
 """A body up to this size is sent in one piece with its head: a copy is cheaper than a second write."""
 _SLICE: Final = 256 << 10
 """Written at once; small enough that other streams do not wait for it."""
-_WHOLE_CHUNK: Final = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,7})\r\n")
 
 
 class _State(enum.Enum):
@@ -62,6 +60,7 @@ class EngineConnection(asyncio.Protocol):
     """One connection."""
 
     __slots__ = (
+        "_between_chunks",
         "_bodiless",
         "_chunks",
         "_full",
@@ -90,6 +89,8 @@ class EngineConnection(asyncio.Protocol):
         self._interim = 0
         self._left = 0
         self._chunks: Chunks | None = None
+        #: the next byte begins a chunk
+        self._between_chunks = False
         self._reusable = True
         self._bodiless = False
         self._paused = False
@@ -257,7 +258,7 @@ class EngineConnection(asyncio.Protocol):
         if self._bodiless or not head.has_body:
             self._end(sink, rest)
         elif head.chunked:
-            self._state, self._chunks = _CHUNKED, Chunks()
+            self._state, self._chunks, self._between_chunks = _CHUNKED, Chunks(), True
             if rest:
                 self._chunked(sink, rest)
         elif head.length is not None:
@@ -286,18 +287,17 @@ class EngineConnection(asyncio.Protocol):
         self._end(sink, rest)
 
     def _chunked(self, sink: Sink, data: bytes) -> None:
+        if self._between_chunks:
+            # the common case: one whole chunk, passed on as it is
+            at = data.find(b"\r\n", 0, LONGEST_PLAIN + 2)
+            size = plain_size(data[:at]) if at > 0 else 0
+            if size and at + size + 4 == len(data) and data.endswith(b"\r\n"):
+                sink.chunk(data, size)
+                return
         chunks = self._chunks
         assert chunks is not None
-        if chunks.between:
-            # the common case: one whole chunk, passed on as it is
-            found = _WHOLE_CHUNK.match(data)
-            if found is not None:
-                start = found.end()
-                end = start + int(found[1], 16)
-                if end + 2 == len(data) and data.endswith(b"\r\n"):
-                    sink.piece(data[start:end], data)
-                    return
         pieces = chunks.feed(data)
+        self._between_chunks = chunks.between
         if pieces:
             payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             sink.piece(payload, framed(payload))

@@ -7,6 +7,7 @@ loop.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -18,6 +19,7 @@ from swapd.proxy.errors import cut_off, failure_of_reject, internal_error, not_p
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.front.account import Account
 from swapd.proxy.front.answers import AnswerHead
+from swapd.proxy.front.comments import Comments
 from swapd.proxy.front.engine import Body, EngineConnection
 from swapd.proxy.front.heads import RequestHead
 from swapd.proxy.front.outlet import Outlet, is_event_stream
@@ -25,7 +27,7 @@ from swapd.proxy.front.pool import EnginePool
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.front.surroundings import Client, Door
 from swapd.proxy.front.understand import understand
-from swapd.proxy.keepalive import READ_OF_AN_ERROR, comment, no_event_stream
+from swapd.proxy.keepalive import READ_OF_AN_ERROR, no_event_stream
 from swapd.proxy.usage import UsageReader, usage_in, usage_reader
 
 _log = structlog.get_logger(__name__)
@@ -45,14 +47,16 @@ class FrontExchange(Account):
     #: not to be sent on a pooled connection: that may be why the first attempt failed
     _fresh = False
     _opening: asyncio.Task[None] | None = None
-    #: of the next comment while the request waits
-    _timer: asyncio.TimerHandle | None = None
+    #: while the request waits
+    _comments: Comments | None = None
     #: the client takes no more for now
     _paused = False
     _over = False
     #: done when the exchange is over; only for an abandoned one
     _ended: asyncio.Future[None] | None = None
     _reader: UsageReader | None = None
+    #: takes the next chunks as they are
+    _write: Callable[[bytes], None] | None = None
     #: an engine's answer that cannot go into the stream that has begun: its status and its first bytes
     _error: tuple[int, bytearray] | None = None
 
@@ -96,6 +100,7 @@ class FrontExchange(Account):
         if self._over:
             return
         self.outlet.drop()
+        self._write = None
         asked = self._engine is not None or self._opening is not None
         if asked and self.model is not None and self._desk.services.options(self.model).finish_on_abort:
             self._finish_alone()
@@ -135,7 +140,7 @@ class FrontExchange(Account):
         if answer is not None:
             self._go_on()
         elif wish.streams and match.route.sse and desk.settings.sse_keepalive is not None:
-            self._comment_later(desk.settings.sse_keepalive)
+            self._comments = Comments(self.outlet, lease, desk.settings.sse_keepalive)
 
     def _go_on_soon(self) -> None:
         _ = asyncio.get_running_loop().call_soon(self._go_on)
@@ -148,9 +153,8 @@ class FrontExchange(Account):
         lease = self.lease
         if self._over or lease is None or lease.answer is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._comments is not None:
+            self._comments.stop()
         if isinstance(lease.answer, Reject):
             self._fail(Outcome.REJECTED, failure_of_reject(lease.answer))
         elif lease.is_cut or lease.is_overdue:
@@ -166,17 +170,6 @@ class FrontExchange(Account):
         failure = cut_off() if lease.is_cut else overdue(lease.limit or Duration(0))
         outcome = Outcome.CUT if lease.is_cut else Outcome.UPSTREAM_FAILED
         self._fail(outcome, failure)
-
-    def _comment_later(self, interval: Duration) -> None:
-        self._timer = asyncio.get_running_loop().call_later(interval / SECOND, self._comment, interval)
-
-    def _comment(self, interval: Duration) -> None:
-        assert self.lease is not None
-        if not self.outlet.begun:
-            self.status = 200
-            self.outlet.begin_stream()
-        self.outlet.comment(comment(self.lease))
-        self._comment_later(interval)
 
     # ── the engine ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -238,7 +231,6 @@ class FrontExchange(Account):
         self._engine = None
         self._release_body()
         self.usage = usage_in(head.content_type, head.content_encoding, body)
-        self.status = head.status
         self.bytes_out = len(body)
         self.first_byte = self._desk.services.now()
         outlet.whole(head, body, lease.grant)
@@ -250,7 +242,6 @@ class FrontExchange(Account):
         self._release_body()
         self._reader = usage_reader(head.content_type, head.content_encoding)
         if not self.outlet.begun:
-            self.status = head.status
             self.outlet.begin(head, self.lease.grant)
         elif not is_event_stream(head):
             self._error = head.status, bytearray()
@@ -269,6 +260,18 @@ class FrontExchange(Account):
             outlet.piece(payload, framed)
         if self._reader is not None:
             self._reader.feed(payload)
+
+    def chunk(self, data: bytes, size: int) -> None:
+        """Pass on a whole chunk."""
+        write = self._write
+        if write is None:
+            Sink.chunk(self, data, size)
+            self._write = self.outlet.chunk_writer if self._error is None else None
+            return
+        self.bytes_out += size
+        write(data)
+        if self._reader is not None:
+            self._reader.feed_chunk(data, size)
 
     def pause_point(self) -> None:
         """Send what is held back."""
@@ -317,7 +320,6 @@ class FrontExchange(Account):
         if self.outlet.begun:
             self.outlet.break_off(None, self.told_in, self._desk.settings.break_off_timeout)
         else:
-            self.status = 500
             self.outlet.keep_alive = False
             self.outlet.error(internal_error(), self.told_in, self._desk.services.random)
         self._close(Outcome.CANCELLED)
@@ -335,7 +337,6 @@ class FrontExchange(Account):
         if self.outlet.begun:
             self.outlet.break_off(failure, self.told_in, self._desk.settings.break_off_timeout)
         else:
-            self.status = failure.status
             self.outlet.error(failure, self.told_in, self._desk.services.random)
         self._close(outcome)
 
@@ -371,8 +372,8 @@ class FrontExchange(Account):
         if self._over:
             return
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._comments is not None:
+            self._comments.stop()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
         if self._body is not None or self._booked:

@@ -21,6 +21,10 @@ class Sink(Protocol):
     def piece(self, payload: bytes, framed: bytes) -> None:
         """Take a piece of the body; ``framed`` is the same in chunks, or itself if its length was announced."""
 
+    def chunk(self, data: bytes, size: int) -> None:
+        """Take a piece of the body that came as one whole chunk, ``data``, and is of ``size`` bytes."""
+        self.piece(data[-2 - size : -2], data)
+
     def pause_point(self) -> None:
         """Take it that all has been told that has come so far."""
 
