@@ -40,3 +40,15 @@ async def test_a_connection_that_is_refused_is_not_counted() -> None:
     with pytest.raises(OSError, match=r"refused|Connect"):
         await pool.connect()
     assert pool.open == 0
+
+
+async def test_a_connection_that_is_being_made_is_counted_so_that_its_pool_is_kept() -> None:
+    async with raw_engine(listens) as port:
+        pool = EnginePool(Endpoint("127.0.0.1", port), Duration(5 * SECOND))
+        making = asyncio.ensure_future(pool.connect())
+        await asyncio.sleep(0)
+        assert pool.open == 1
+        connection = await making
+        assert pool.open == 1
+        connection.close()
+        await until(lambda: pool.open == 0, "the end of the connection")

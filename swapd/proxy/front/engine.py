@@ -82,8 +82,8 @@ class EngineConnection(asyncio.Protocol):
         self._pool = pool
         self._transport: asyncio.Transport
         self._state = _IDLE
-        #: the pool knows that it is open
-        self._known = False
+        #: the pool counts it
+        self._known = True
         self._sink: Sink | None = None
         self._head = b""
         self._interim = 0
@@ -137,7 +137,7 @@ class EngineConnection(asyncio.Protocol):
         self._close()
 
     def give_up(self) -> None:
-        """Forget a connection whose making was cancelled: uvloop closes it, but tells nobody."""
+        """Forget a connection that could not be made, or was no longer wanted: uvloop closes that, but tells nobody."""
         self._state = _CLOSED
         self._uncount()
 
@@ -166,9 +166,6 @@ class EngineConnection(asyncio.Protocol):
         if self._state is _CLOSED:
             # given up in the meantime
             self._transport.abort()
-            return
-        self._known = True
-        self._pool.open += 1
 
     @override
     def data_received(self, data: bytes) -> None:

@@ -20,7 +20,7 @@ class EnginePool:
         #: the connections that wait for a request, the one used last at the end
         self.idle: Final[list[EngineConnection]] = []
         self._loop = asyncio.get_running_loop()
-        #: number of connections, idle or not
+        #: number of connections, idle or not, those included that are being made
         self.open = 0
         #: the line that names the engine's host, with the line end before it
         self.host_line: Final = b"\r\nHost: " + endpoint.authority.encode()
@@ -38,6 +38,7 @@ class EnginePool:
     async def connect(self) -> EngineConnection:
         """Open another connection; raises ``OSError``, ``TimeoutError`` among them."""
         connection = EngineConnection(self)
+        self.open += 1
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._loop.create_connection(lambda: connection, self._endpoint.host, self._endpoint.port)
