@@ -55,7 +55,7 @@ def _code(code: int) -> str:
     return _CODES[code] if 0 <= code < len(_CODES) else str(code)
 
 
-_AT_ONCE_S: Final = 0.0005
+_AT_ONCE_S: Final = 0.0003
 """Of a scrape's work, before others have their turn."""
 
 
@@ -277,6 +277,7 @@ class Metrics:
 
     def _page(self, accept: str) -> Generator[None, None, tuple[bytes, str]]:
         view = yield from self._view()
+        yield
         snapshot = Snapshot(now=self._now_values(view), slots=self._slots.freeze())
         yield
         return (yield from self._renderer.render(snapshot, accept))

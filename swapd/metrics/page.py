@@ -4,8 +4,8 @@ Three hundred models have some ten thousand series, which take a tenth of a seco
 holds the interpreter for milliseconds at a time, and every event of the loop would wait for it.
 """
 
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from typing import Final, TypeVar, assert_never
 
@@ -42,13 +42,6 @@ class Snapshot:
 
     now: Now
     slots: FrozenSlots
-    #: ``now`` again, with a few of the models in each
-    parts: tuple[Now, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        models = _batches(self.now.view.models, MODELS)
-        parts = tuple(replace(self.now, view=replace(self.now.view, models=tuple(few))) for few in models)
-        object.__setattr__(self, "parts", parts)
 
 
 class Renderer:
@@ -68,10 +61,12 @@ class Renderer:
         OpenMetrics where ``accept`` asks for it, else Prometheus text.
         """
         encode, content_type = choose_encoder(accept)
+        parts = _parts(snapshot.now)
+        yield
         written: list[bytes] = []
         for metric in METRICS:
             begun = False
-            for family in _pieces(metric, snapshot):
+            for family in _pieces(metric, snapshot, parts):
                 text = encode(_One(family)).removesuffix(_END)
                 written.append(_without_head(text) if begun else text)
                 begun = True
@@ -100,7 +95,13 @@ def _without_head(text: bytes) -> bytes:
     return text[at:]
 
 
-def _pieces(metric: Metric, snapshot: Snapshot) -> Iterator[Family]:
+def _parts(now: Now) -> tuple[Now, ...]:
+    """Return the same with a few of the models in each."""
+    models = _batches(now.view.models, MODELS)
+    return tuple(replace(now, view=replace(now.view, models=tuple(few))) for few in models)
+
+
+def _pieces(metric: Metric, snapshot: Snapshot, parts: Sequence[Now]) -> Iterator[Family]:
     """Yield the metric's series, a few at a time; nothing for a metric without one.
 
     A family without a series would be noise, and promtool says so.
@@ -108,7 +109,7 @@ def _pieces(metric: Metric, snapshot: Snapshot) -> Iterator[Family]:
     named, labels, unit = (metric.name, metric.help), metric.labels, metric.unit
     match metric.kind:
         case Kind.GAUGE | Kind.COUNTER:
-            for samples in _samples(metric, snapshot):
+            for samples in _samples(metric, snapshot, parts):
                 for few in _batches(samples.items(), SERIES):
                     plain = GaugeMetricFamily if metric.kind is Kind.GAUGE else CounterMetricFamily
                     yield _plain(plain(*named, labels=labels, unit=unit), few)
@@ -128,13 +129,13 @@ def _pieces(metric: Metric, snapshot: Snapshot) -> Iterator[Family]:
             assert_never(metric.kind)
 
 
-def _samples(metric: Metric, snapshot: Snapshot) -> Iterator[Samples]:
+def _samples(metric: Metric, snapshot: Snapshot, parts: Sequence[Now]) -> Iterator[Samples]:
     """Yield the values of a gauge or counter, those of a few models at a time where that can be."""
     read = NODE_METRICS.get(metric.name)
     if read is None:
         yield snapshot.slots.counters[metric.name]
     elif "model" in metric.labels and metric.name not in OF_ALL_MODELS:
-        for part in snapshot.parts:
+        for part in parts:
             yield read(part)
     else:
         yield read(snapshot.now)
