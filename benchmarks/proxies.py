@@ -37,7 +37,8 @@ def nginx_executable() -> str:
     """Return nginx, installed from the distribution if it is missing."""
     where = os.pathsep.join((os.environ["PATH"], "/usr/sbin"))
     if shutil.which("nginx", path=where) is None:
-        subprocess.run(["apt-get", "install", "-y", "-qq", "nginx-light"], check=True, stdout=subprocess.DEVNULL)
+        for command in (["update", "-qq"], ["install", "-y", "-qq", "nginx-light"]):
+            subprocess.run(["apt-get", *command], check=True, stdout=subprocess.DEVNULL)
     found = shutil.which("nginx", path=where)
     assert found is not None
     return found
