@@ -39,26 +39,27 @@ class Account:
 
     def record(self, now: Instant) -> RequestRecord:
         """Return what is to be told of the request, which has ended."""
-        lease = self.lease
+        lease, outlet, head, first = self.lease, self.outlet, self.head, self.first_byte
         grant = lease.grant if lease is not None else None
+        # by position: names cost a microsecond
         return RequestRecord(
-            request_id=self.outlet.request_id,
-            request=lease.request if lease is not None else None,
-            model=self.model,
-            method=self.head.method.decode("ascii"),
-            path=self.head.path,
-            status=self.outlet.status,
-            reason=self.reason,
-            outcome=lease.outcome if lease is not None else None,
-            cold_start=lease.cold_start if lease is not None else False,
-            waited=lease.waited if lease is not None else Duration(0),
-            served=None if lease is None or grant is None else Duration(now - lease.arrived - grant.waited),
-            stages=grant.stages if grant is not None else {},
-            instance=grant.instance if grant is not None else None,
-            ttfb=None if self.first_byte is None else Duration(self.first_byte - self.arrived),
-            duration=Duration(now - self.arrived),
-            bytes_in=self.size,
-            bytes_out=self.bytes_out,
-            prompt_tokens=self.usage.prompt_tokens,
-            completion_tokens=self.usage.completion_tokens,
+            outlet.request_id,
+            lease.request if lease is not None else None,
+            self.model,
+            head.method_name,
+            head.path,
+            outlet.status,
+            self.reason,
+            lease.outcome if lease is not None else None,
+            lease.cold_start if lease is not None else False,
+            lease.waited if lease is not None else Duration(0),
+            None if lease is None or grant is None else Duration(now - lease.arrived - grant.waited),
+            grant.stages if grant is not None else {},
+            grant.instance if grant is not None else None,
+            None if first is None else Duration(first - self.arrived),
+            Duration(now - self.arrived),
+            self.size,
+            self.bytes_out,
+            self.usage.prompt_tokens,
+            self.usage.completion_tokens,
         )

@@ -203,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
             keep_alive=head.keep_alive and not self.closing,
         )
         if (kind is not _INFERENCE or head.method != _POST) and answer_here(
-            server.desk, outlet, match, method=head.method.decode("ascii"), path=head.path
+            server.desk, outlet, match, method=head.method_name, path=head.path
         ):
             self._left = length
             self._after(data[start:], keep_alive=outlet.keep_alive)

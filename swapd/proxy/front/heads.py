@@ -45,6 +45,7 @@ class RequestHead:
     """
 
     method: bytes
+    method_name: str
     target: bytes
     #: the path without the query, and its route
     path: str
@@ -146,6 +147,7 @@ def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
     else:
         kept = _DROPPED.sub(b"", fields)
     head.split(found[0], kept)
+    head.method_name = head.method.decode("ascii")
     head.bodiless = head.method == b"HEAD"
     head.path, head.match = find_target(head.target)
     return head, digits

@@ -36,8 +36,7 @@ def understand(services: Services, head: RequestHead, match: Match, body: Body) 
     dialect = match.route.dialect
     priority = _HIGH if head.priority is None else priority_named(head.priority)
     if match.path_name is not None:
-        method, target = head.method.decode("ascii"), head.target.decode("ascii")
-        address = address_of(services, match, method, target)
+        address = address_of(services, match, head.method_name, head.target.decode("ascii"))
         return Wish(address.model, priority, False, address.target.encode("ascii"), address.dialect)  # noqa: FBT003
     if type(body) is bytes:
         # the ordinary body, and a name that is known
