@@ -98,7 +98,7 @@ class Daemon:
         self._signals = signals
         self._broken: BaseException | None = None
         self._not_ready: str | None = "the daemon is starting"
-        self._request_ids = itertools.count(1)
+        self._next_request = cast("Callable[[], RequestId]", itertools.count(1).__next__)
         self._verbose = _log.is_enabled_for(logging.DEBUG)
         catalog, topology = compile_catalog(settings), compile_topology(settings)
         self._catalog = catalog
@@ -308,9 +308,6 @@ class Daemon:
         if grant is not None and self._verbose:
             narrate(grant)
         return grant
-
-    def _next_request(self) -> RequestId:
-        return RequestId(next(self._request_ids))
 
     def _endpoint(self, instance: InstanceId) -> Endpoint | None:
         found = self._instances.endpoint(instance)

@@ -70,7 +70,7 @@ class Pump:
         self._record(event)
         try:
             grant = self._scheduler.admit(event)
-        except Exception as error:  # noqa: BLE001 - as in _apply
+        except Exception as error:  # noqa: BLE001 - as in _handle
             self._die(error)
             return None
         if grant is None:
@@ -90,22 +90,21 @@ class Pump:
         facts = self._facts
         self._running = True
         try:
-            self._apply(event)
+            commands = self._scheduler.handle(event)
+            if commands:
+                self._carry_out(commands)
             while facts:
                 event = facts.popleft()
                 self._record(event)
-                self._apply(event)
-        finally:
-            self._running = False
-        if self._dead or self._scheduler.next_wakeup != self._armed_for or self._timer is None:
-            self._arm()
-
-    def _apply(self, event: Event) -> None:
-        try:
-            commands = self._scheduler.handle(event)
+                self._carry_out(self._scheduler.handle(event))
         except Exception as error:  # noqa: BLE001 - whatever it is, the core can no longer be trusted
             self._die(error)
-            return
+        finally:
+            self._running = False
+        if self._dead or self._scheduler.next_wakeup != self._armed_for:
+            self._arm()
+
+    def _carry_out(self, commands: tuple[Command, ...]) -> None:
         for command in commands:
             try:
                 self._execute(command)
@@ -120,8 +119,6 @@ class Pump:
 
     def _arm(self) -> None:
         wakeup = None if self._dead else self._scheduler.next_wakeup
-        if wakeup == self._armed_for and (wakeup is None or self._timer is not None):
-            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -98,12 +98,13 @@ class Scheduler:
         assert event.at >= node.at, f"time went back from {node.at} to {event.at}"
         node.at = event.at
         node.step += 1
-        node.out = []
+        out = node.out = []
         changes = node.changes
-        matters = self._apply(event)
+        # every request ends
+        matters = requests.ended(node, event) if type(event) is RequestEnded else self._apply(event)
         if matters or node.changes != changes or (node.wake is not None and node.wake <= event.at):
             settle(node)
-        return tuple(node.out)
+        return tuple(out)
 
     def admit(self, event: RequestArrived) -> Grant | None:
         """Do what ``handle`` would, for less, if all of that is to grant the request.
