@@ -7,6 +7,10 @@
 #   make docs    write the generated pages make clean   remove everything that is not in git
 
 PYTHON ?= python3
+# of the long tests that are bounded by time
+SOAK_SECONDS ?= 600
+# which tables `make bench` makes: names from `python -m benchmarks --help`; all of them if empty
+BENCH ?=
 
 # An active virtualenv is used as it is; without one, .venv is made.
 VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
@@ -43,10 +47,10 @@ check: $(READY)
 	$(BIN)/python -m docs.generate --check
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak --timeout 14400
+	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 14400 -rP
 
 docs: $(READY)
 	$(BIN)/python -m docs.generate

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from benchmarks import goals
 from benchmarks.cache_workload import policies
 from benchmarks.cold_start import cold_starts
 from benchmarks.tools import drop_from_memory, median, percentile, table, write_noise
@@ -111,6 +112,7 @@ async def fetching(path: Path, url: str, size: int) -> None:
         for name, way in ways.items():
             async with lags(late.setdefault(name, [])):
                 times[name].append(await way())
+    goals.measured("fetch", median(times["curl"]) / median(times["ours, 4 connections"]))
     title = f"Fetch of {size // MIB} MiB from loopback"
     compared(title, size, times, late, goals={"curl": "of curl"})
 

@@ -1,13 +1,15 @@
 """Starts what swapd's relay is compared with, and compiles the engine and the load generator, which are no limit."""
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.tools import HERE
 from tests.fakes.daemon import free_port
@@ -35,7 +37,8 @@ def nginx_executable() -> str:
     """Return nginx, installed from the distribution if it is missing."""
     where = os.pathsep.join((os.environ["PATH"], "/usr/sbin"))
     if shutil.which("nginx", path=where) is None:
-        subprocess.run(["apt-get", "install", "-y", "-qq", "nginx-light"], check=True, stdout=subprocess.DEVNULL)
+        for command in (["update", "-qq"], ["install", "-y", "-qq", "nginx-light"]):
+            subprocess.run(["apt-get", *command], check=True, stdout=subprocess.DEVNULL)
     found = shutil.which("nginx", path=where)
     assert found is not None
     return found
@@ -58,13 +61,45 @@ def nginx(directory: Path, engine: int) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def naive(engine: int) -> Iterator[tuple[int, int]]:
-    """Run the naive proxy before an engine's port; yields its pid and port."""
+def python_proxy(module: str, engine: int) -> Iterator[tuple[int, int]]:
+    """Run `naive` or `bare` before an engine's port; yields its pid and port."""
     port = free_port()
-    command = [sys.executable, "-m", "benchmarks.naive", "--port", str(port), "--engine", str(engine)]
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--port", str(port), "--engine", str(engine)]
     process = subprocess.Popen(command)
     try:
         yield process.pid, port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def request_file(directory: Path, body: Mapping[str, Any]) -> Path:
+    """Write a request to a file for the load generator."""
+    path, text = directory / "request", json.dumps(body).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    path.write_bytes(head + b"content-length: %d\r\n\r\n%b" % (len(text), text))
+    return path
+
+
+async def generate(program: str, port: int, request: Path, *, connections: int, requests: int) -> dict[str, float]:
+    """Run the load generator on the last CPU; every request must succeed. Returns what it has seen."""
+    command = [program, str(port), str(connections), str(requests), str(request)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    pin(process.pid, max(os.sched_getaffinity(0)))
+    output, _ = await process.communicate()
+    assert process.returncode == 0, "the load generator failed; it says why above"
+    seen: dict[str, float] = json.loads(output)
+    assert seen["failures"] == 0, seen
+    return seen
+
+
+@contextmanager
+def engine(program: str) -> Iterator[int]:
+    """Run the compiled engine by itself; yields its port."""
+    port = free_port()
+    process = subprocess.Popen([program, str(port)])
+    try:
+        yield port
     finally:
         process.kill()
         process.wait()

@@ -6,6 +6,7 @@ closes, then running requests end, then the engines, then the process. A second 
 
 import asyncio
 import itertools
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from swapd.agent.demand import Stocktaking
 from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
 from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
+from swapd.agent.narrate import narrate
 from swapd.agent.operators import Operators
 from swapd.agent.pump import Pump
 from swapd.agent.recorder import FlightRecorder
@@ -41,8 +43,15 @@ from swapd.config.compile import compile_catalog, compile_topology, with_sizes
 from swapd.config.load import Loaded
 from swapd.config.schema import OnExit, Settings
 from swapd.core.catalog import Catalog
-from swapd.core.commands import FootprintMeasured, LoadFinished, Note
-from swapd.core.events import CatalogChanged, Event, FootprintsKnown, LoadTimesKnown, NodeDrainOrdered
+from swapd.core.commands import FootprintMeasured, Grant, LoadFinished, Note
+from swapd.core.events import (
+    CatalogChanged,
+    Event,
+    FootprintsKnown,
+    LoadTimesKnown,
+    NodeDrainOrdered,
+    RequestArrived,
+)
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import LoadResult
 from swapd.core.scheduler import Scheduler
@@ -91,7 +100,8 @@ class Daemon:
         self._signals = signals
         self._broken: BaseException | None = None
         self._not_ready: str | None = "the daemon is starting"
-        self._request_ids = itertools.count(1)
+        self._next_request = cast("Callable[[], RequestId]", itertools.count(1).__next__)
+        self._verbose = _log.is_enabled_for(logging.DEBUG)
         catalog, topology = compile_catalog(settings), compile_topology(settings)
         self._catalog = catalog
         #: of the copies in the weight cache, as far as they were ever known
@@ -155,7 +165,7 @@ class Daemon:
 
     def _first_metrics(self) -> Metrics:
         metrics = Metrics(
-            view=self.view,
+            view=lambda: self._scheduler.view_in_steps(_now()),
             now=_now,
             not_ready=self.not_ready,
             version=__version__,
@@ -181,6 +191,7 @@ class Daemon:
     def _proxy_services(self) -> Services:
         return Services(
             post=self._post,
+            admit=self._admit,
             now=_now,
             next_request_id=self._next_request,
             directory=self._directory,
@@ -268,7 +279,6 @@ class Daemon:
         await self._reloader.aclose()
         await self._admin.aclose()
         await self._metrics_runner.cleanup()
-        self._metrics.close()
         await self._tasks.aclose()
         if self._broken is None:
             self._stock.end()
@@ -309,13 +319,16 @@ class Daemon:
         """Say why the node takes no requests, one sentence each; ``()`` is ready."""
         if self._not_ready is not None:
             return (self._not_ready,)
-        return readiness.not_ready(self._scheduler.view())
+        return readiness.not_ready(self._scheduler.bare_view())
 
     def _post(self, event: Event) -> None:
         self._pump.post(event)
 
-    def _next_request(self) -> RequestId:
-        return RequestId(next(self._request_ids))
+    def _admit(self, event: RequestArrived) -> Grant | None:
+        grant = self._pump.admit(event)
+        if grant is not None and self._verbose:
+            narrate(grant)
+        return grant
 
     def _endpoint(self, instance: InstanceId) -> Endpoint | None:
         found = self._instances.endpoint(instance)

@@ -22,7 +22,22 @@ from typing_extensions import override
 
 LogFormat = Literal["json", "console"]
 Line = MutableMapping[str, Any]
-Render = Callable[[Line], str]
+
+
+class Frequent(msgspec.Struct):
+    """A line that is written so often that a dictionary would cost too much: its fields, in order, are the line's.
+
+    It is given to a logger in place of an event's name. The writer thread fills in what stands here; a field ``event``
+    follows, and ``logger`` comes last.
+    """
+
+    timestamp: str
+    level: str
+
+
+Render = Callable[[Line | Frequent], str]
+Entry = tuple[float, str, str | Frequent | None, str, Line]
+"""A line as it is queued: unix time, level, event, name of the logger, and the fields."""
 
 _QUEUE_LINES: Final = 10_000
 _FLUSH_S: Final = 2.0
@@ -42,21 +57,21 @@ class _Lines:
     """The bounded queue; counts what does not fit."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Line] = deque()
+        self.waiting: deque[Entry] = deque()
         #: set while there are lines
         self.wake: Final = threading.Event()
         self._dropped = 0
 
-    def put(self, line: Line) -> None:
+    def put(self, entry: Entry) -> None:
         """Queue a line, after the number of those that were dropped before it."""
         if len(self.waiting) >= _QUEUE_LINES:
             self._dropped += 1
             return
         if self._dropped:
             lost = f"{self._dropped} log lines were dropped"
-            self.waiting.append({**_head("warning", lost), "logger": "swapd.logs"})
+            self.waiting.append((time.time(), "warning", lost, "swapd.logs", {}))
             self._dropped = 0
-        self.waiting.append(line)
+        self.waiting.append(entry)
         if not self.wake.is_set():
             self.wake.set()
 
@@ -68,15 +83,11 @@ class _Logger:
         self._lines = lines
         self._name = name
 
-    def take(self, level: str, event: str | None, line: Line) -> None:
-        """Queue a line; the writer thread gives its time a form."""
-        line["event"] = event
-        line["level"] = level
-        line["timestamp"] = time.time()
-        line["logger"] = self._name
+    def take(self, level: str, event: str | Frequent | None, line: Line) -> None:
+        """Queue a line; the writer thread gives it a form."""
         if "exc_info" in line:
             line = structlog.processors.format_exc_info(self, level, line)
-        self._lines.put(line)
+        self._lines.put((time.time(), level, event, self._name, line))
 
 
 def _bound_logger(threshold: int) -> type[structlog.typing.FilteringBoundLogger]:
@@ -84,7 +95,7 @@ def _bound_logger(threshold: int) -> type[structlog.typing.FilteringBoundLogger]
     plain: Any = structlog.make_filtering_bound_logger(threshold)
 
     def method(level: str) -> Callable[..., None]:
-        def write(self: Any, event: str, **line: Any) -> None:
+        def write(self: Any, event: str | Frequent, **line: Any) -> None:
             self._logger.take(level, event, {**self._context, **line} if self._context else line)
 
         return write
@@ -103,10 +114,8 @@ class _Bridge(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        line = {**_head(record.levelname.lower(), record.getMessage()), "logger": record.name}
-        if record.exc_info:
-            line["exception"] = self._plain.formatException(record.exc_info)
-        self._lines.put(line)
+        line = {"exception": self._plain.formatException(record.exc_info)} if record.exc_info else {}
+        self._lines.put((time.time(), record.levelname.lower(), record.getMessage(), record.name, line))
 
 
 class LogWriter:
@@ -135,7 +144,7 @@ class LogWriter:
             rendered: list[str] = []
             while lines.waiting:
                 try:
-                    rendered.append(self._render(lines.waiting.popleft()))
+                    rendered.append(self._render(_formed(lines.waiting.popleft())))
                 except Exception:  # noqa: BLE001, S112 - an odd value: the next line may fare better
                     continue
             while rendered:
@@ -169,16 +178,15 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
     return LogWriter(lines, render, stream)
 
 
-def _head(level: str, event: str) -> dict[str, Any]:
-    return {"timestamp": time.time(), "level": level, "event": event}
-
-
-def _dated(line: Line) -> Line:
-    """Give the time its form, and put what a reader looks for first at the beginning."""
-    moment = line["timestamp"]
+def _formed(entry: Entry) -> Line | Frequent:
+    """Return a line as it is written: what a reader looks for first at the beginning."""
+    moment, level, event, logger, fields = entry
     second = int(moment)
-    line["timestamp"] = f"{_written(second)}.{int((moment - second) * 1e6):06}Z"
-    return {"timestamp": None, "level": None, "event": None, **line}
+    timestamp = f"{_written(second)}.{int((moment - second) * 1e6):06}Z"
+    if isinstance(event, Frequent):
+        event.timestamp, event.level = timestamp, level
+        return event
+    return {"timestamp": timestamp, "level": level, "event": event, **fields, "logger": logger}
 
 
 @functools.lru_cache(maxsize=4)
@@ -186,14 +194,17 @@ def _written(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _json(line: Line) -> str:
-    ordered = _dated(line)
+def _json(line: Line | Frequent) -> str:
     try:
-        return _ENCODER.encode(ordered).decode()
+        return _ENCODER.encode(line).decode()
     except (ValueError, TypeError):  # half a surrogate pair in a path, for example
-        return json.dumps(ordered, default=str)
+        return json.dumps(_as_dict(line), default=str)
 
 
 def _console(*, colors: bool) -> Render:
     renderer = structlog.dev.ConsoleRenderer(colors=colors)
-    return lambda line: str(renderer(None, "", _dated(line)))
+    return lambda line: str(renderer(None, "", _as_dict(line)))
+
+
+def _as_dict(line: Line | Frequent) -> Line:
+    return msgspec.structs.asdict(line) if isinstance(line, Frequent) else line

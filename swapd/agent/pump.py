@@ -16,8 +16,8 @@ from collections.abc import Callable
 import structlog
 
 from swapd.agent.recorder import FlightRecorder
-from swapd.core.commands import Command
-from swapd.core.events import Event, Tick
+from swapd.core.commands import Command, Grant
+from swapd.core.events import Event, RequestArrived, Tick
 from swapd.core.ids import SECOND, Instant
 from swapd.core.scheduler import Scheduler
 
@@ -55,16 +55,27 @@ class Pump:
         """Apply a fact and carry out what follows from it."""
         if self._running:
             self._facts.append(event)
-            return
-        self._running = True
+        elif not self._dead:
+            self._record(event)
+            self._handle(event)
+
+    def admit(self, event: RequestArrived) -> Grant | None:
+        """Post a request's arrival; return its grant if it was granted at once, which is not executed then.
+
+        ``None``: whatever followed was carried out as ever.
+        """
+        if self._running or self._dead:
+            self.post(event)
+            return None
+        self._record(event)
         try:
-            self._apply(event)
-            while self._facts:
-                self._apply(self._facts.popleft())
-        finally:
-            self._running = False
-        if self._dead or self._scheduler.next_wakeup != self._armed_for or self._timer is None:
-            self._arm()
+            grant = self._scheduler.admit(event)
+        except Exception as error:  # noqa: BLE001 - as in _handle
+            self._die(error)
+            return None
+        if grant is None:
+            self._handle(event)
+        return grant
 
     def close(self) -> None:
         """Disarm the timer; facts posted from now on are dropped."""
@@ -74,16 +85,26 @@ class Pump:
             self._timer.cancel()
             self._timer = None
 
-    def _apply(self, event: Event) -> None:
-        if self._dead:
-            return
-        self._record(event)
+    def _handle(self, event: Event) -> None:
+        """Apply a fact that is recorded, and those that come of it."""
+        facts = self._facts
+        self._running = True
         try:
             commands = self._scheduler.handle(event)
+            if commands:
+                self._carry_out(commands)
+            while facts:
+                event = facts.popleft()
+                self._record(event)
+                self._carry_out(self._scheduler.handle(event))
         except Exception as error:  # noqa: BLE001 - whatever it is, the core can no longer be trusted
-            self._dead = True
-            self._broken(error)
-            return
+            self._die(error)
+        finally:
+            self._running = False
+        if self._dead or self._scheduler.next_wakeup != self._armed_for:
+            self._arm()
+
+    def _carry_out(self, commands: tuple[Command, ...]) -> None:
         for command in commands:
             try:
                 self._execute(command)
@@ -91,10 +112,13 @@ class Pump:
                 # what this one owes an answer to has a deadline in the core
                 _log.exception("order_failed", order=type(command).__name__)
 
+    def _die(self, error: Exception) -> None:
+        self._dead = True
+        self._facts.clear()
+        self._broken(error)
+
     def _arm(self) -> None:
         wakeup = None if self._dead else self._scheduler.next_wakeup
-        if wakeup == self._armed_for and (wakeup is None or self._timer is not None):
-            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -22,9 +22,9 @@ _READY: Final = State.READY
 NO_STAGES: Final[Mapping[Stage, Duration]] = {}
 
 
-def grant(node: Node, instance: Instance, request: Request) -> None:
-    """Send a request to an instance."""
-    at = node.at
+def granted(instance: Instance, request: Request, at: Instant) -> Grant:
+    """Send a request to an instance; return the order, which is still to be given."""
+    model = request.model
     request.phase = _GRANTED
     request.instance = instance
     request.granted_at = at
@@ -34,8 +34,8 @@ def grant(node: Node, instance: Instance, request: Request) -> None:
     stages = NO_STAGES
     if request.cold:
         stages = stages_within(instance, request.arrived, waited)
-        request.model.demand.account.waited.add(at, waited / SECOND)
-    node.out.append(Grant(request.id, instance.id, request.model.spec.name, request.cold, waited, stages))
+        model.demand.account.waited.add(at, waited / SECOND)
+    return Grant(request.id, instance.id, model.spec.name, request.cold, waited, stages)
 
 
 def serve(node: Node, instance: Instance) -> None:
@@ -45,7 +45,7 @@ def serve(node: Node, instance: Instance) -> None:
     if instance.state is not _READY or instance.suspect or not queue:
         return
     while queue and len(instance.in_flight) < model.spec.concurrency:
-        grant(node, instance, queue.pop())
+        node.out.append(granted(instance, queue.pop(), node.at))
     node.refresh(model)
 
 

@@ -25,14 +25,15 @@ W = TypeVar("W", bound=Waiter)
 class ModelQueue(Generic[W]):
     """The waiting requests of one model."""
 
-    __slots__ = ("_classes", "_length")
+    __slots__ = ("_classes", "count")
 
     def __init__(self) -> None:
         self._classes: tuple[OrderedDict[RequestId, W], ...] = tuple(OrderedDict() for _ in Priority)
-        self._length = 0
+        #: its length; for steps so frequent that the call counts
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._length
+        return self.count
 
     def __iter__(self) -> Iterator[W]:
         """Yield the waiters in the order in which they will be served."""
@@ -45,7 +46,7 @@ class ModelQueue(Generic[W]):
     def push(self, request: W) -> None:
         """Put a request last in its class."""
         self._classes[request.priority][request.id] = request
-        self._length += 1
+        self.count += 1
 
     def put_back(self, request: W) -> None:
         """Put a request that was granted before the younger ones of its class."""
@@ -64,14 +65,14 @@ class ModelQueue(Generic[W]):
         """Take the request that is served next; the queue must not be empty."""
         for waiters in self._classes:
             if waiters:
-                self._length -= 1
+                self.count -= 1
                 return waiters.popitem(last=False)[1]
         raise IndexError("the queue is empty")
 
     def remove(self, request: W) -> None:
         """Take a request out, wherever it stands."""
         del self._classes[request.priority][request.id]
-        self._length -= 1
+        self.count -= 1
 
     def youngest(self) -> W:
         """Return the request that would be served last; the queue must not be empty."""

@@ -6,13 +6,14 @@ for a ready model with a free slot, and its end, are O(1) and settle nothing.
 
 from typing import Final
 
-from swapd.core.commands import Check
+from swapd.core.catalog import Priority
+from swapd.core.commands import Check, Grant
 from swapd.core.eta import eta, note_service, surely_within, surplus
 from swapd.core.events import RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.eviction import find
 from swapd.core.feasibility import infeasible
 from swapd.core.fetching import consider
-from swapd.core.grants import grant, note_if_idle, refuse, serve
+from swapd.core.grants import granted, note_if_idle, refuse, serve
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.loads import touch
 from swapd.core.moves import book
@@ -30,6 +31,7 @@ _QUEUED: Final = Phase.QUEUED
 _CUT: Final = Phase.CUT
 _GRANTED: Final = Phase.GRANTED
 _SERVED: Final = Outcome.SERVED
+_HIGH: Final = Priority.HIGH
 
 #: after a second broken answer; the engine is being checked meanwhile
 UPSTREAM_RETRY: Final = Duration(SECOND)
@@ -38,6 +40,10 @@ UPSTREAM_RETRY: Final = Duration(SECOND)
 def arrived(node: Node, event: RequestArrived) -> bool:
     """Grant, queue or refuse a new request."""
     assert event.request not in node.requests, f"request {event.request} arrived twice"
+    granted = granted_at_once(node, event)
+    if granted is not None:
+        node.out.append(granted)
+        return False
     model = node.models.get(event.model)
     if model is None or not model.configured:
         refuse(node, event.request, event.model, Rejection.UNKNOWN_MODEL, f"no model {event.model}", permanent=True)
@@ -46,22 +52,36 @@ def arrived(node: Node, event: RequestArrived) -> bool:
     idle = not model.queue and (instance is None or not instance.in_flight)
     model.demand.arrived(event.at, idle=idle)
     touch(node, model, 1.0)
-    spec = model.spec
-    request = Request(event.request, model, event.at, max(event.priority, spec.priority))
+    request = Request(event.request, model, event.at, max(event.priority, model.spec.priority))
     if instance is not None and instance.state is _READY:
         instance.last_used = event.at
-        slot = len(instance.in_flight) < spec.concurrency and not instance.suspect and not model.queue
-        if slot and (node.drain is None or event.at < node.drain.linger_until):
-            node.requests[request.id] = request
-            grant(node, instance, request)
-            return False
     if not _admitted(node, model, request):
         return False
     node.requests[request.id] = request
     model.queue.push(request)
     node.refresh(model)
-    node.wake_by(Instant(event.at + spec.max_wait))
+    node.wake_by(Instant(event.at + model.spec.max_wait))
     return instance is None
+
+
+def granted_at_once(node: Node, event: RequestArrived) -> Grant | None:
+    """Grant a request for a ready model with a free slot; ``None``: it is not one, and nothing has changed."""
+    model = node.models.get(event.model)
+    if model is None or not model.configured:
+        return None
+    instance, spec, at = model.instance, model.spec, event.at
+    if instance is None or instance.state is not _READY or instance.suspect or model.queue.count:
+        return None
+    in_flight = instance.in_flight
+    if len(in_flight) >= spec.concurrency or (node.drain is not None and at >= node.drain.linger_until):
+        return None
+    model.demand.arrived(at, idle=not in_flight)
+    touch(node, model, 1.0)
+    instance.last_used = at
+    priority = spec.priority if event.priority is _HIGH else max(event.priority, spec.priority)
+    request = Request(event.request, model, at, priority)
+    node.requests[request.id] = request
+    return granted(instance, request, at)
 
 
 def _admitted(node: Node, model: Model, request: Request) -> bool:
@@ -173,7 +193,7 @@ def ended(node: Node, event: RequestEnded) -> bool:
     instance.last_used = event.at
     if event.outcome is _SERVED:
         note_service(model, event.at - request.granted_at)
-    if model.queue:
+    if model.queue.count:
         serve(node, instance)
     if instance.in_flight:
         return False
@@ -193,7 +213,7 @@ def _left_the_queue(node: Node, model: Model, request: Request) -> bool:
 def _fell_idle(node: Node, instance: Instance) -> bool:
     """Say whether an instance that serves nobody any more matters to somebody."""
     model = instance.model
-    if model.queue:
+    if model.queue.count:
         return True
     model.demand.idle_since = node.at
     if instance.state is not _READY or instance.outdated_since is not None:
@@ -206,8 +226,8 @@ def _fell_idle(node: Node, instance: Instance) -> bool:
 def upstream_failed(node: Node, event: UpstreamFailed) -> bool:
     """Put a granted request that got no answer back at the head of its queue, once, and have its engine checked."""
     request = node.requests.get(event.request)
-    granted = request is not None and request.phase is _GRANTED
-    if request is None or not granted or request.instance is None or request.instance.id != event.instance:
+    in_flight = request is not None and request.phase is _GRANTED
+    if request is None or not in_flight or request.instance is None or request.instance.id != event.instance:
         node.stale(f"request {event.request} failed on instance {event.instance}, but is not in flight there")
         return False
     instance, model = request.instance, request.model

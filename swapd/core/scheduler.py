@@ -4,7 +4,7 @@
 a ready model with a free slot is granted, and its end is noted, without looking at the rest of the node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 from swapd.core import (
     devices,
@@ -23,7 +23,7 @@ from swapd.core import (
 )
 from swapd.core.boards import boards_for
 from swapd.core.catalog import Catalog
-from swapd.core.commands import Command
+from swapd.core.commands import Command, Grant
 from swapd.core.eta import note_load_times
 from swapd.core.events import (
     CatalogChanged,
@@ -101,12 +101,29 @@ class Scheduler:
         node.step += 1
         node.out = []
         changes = node.changes
-        matters = self._apply(event)
+        # every request ends
+        matters = requests.ended(node, event) if type(event) is RequestEnded else self._apply(event)
         if matters or node.changes != changes or (node.wake is not None and node.wake <= event.at):
             settle(node)
         if node.unkept:
             standings.keep(node)
         return tuple(node.out)
+
+    def admit(self, event: RequestArrived) -> Grant | None:
+        """Do what ``handle`` would, for less, if all of that is to grant the request.
+
+        ``None``: it is not, nothing was applied, and the fact is still to be handled.
+        """
+        node, at = self._node, event.at
+        assert at >= node.at, f"time went back from {node.at} to {at}"
+        if node.wake is not None and node.wake <= at:
+            return None
+        assert event.request not in node.requests, f"request {event.request} arrived twice"
+        node.at = at
+        granted = requests.granted_at_once(node, event)
+        if granted is not None:
+            node.step += 1
+        return granted
 
     def _apply(self, event: Event) -> bool:
         """Apply one fact; return whether the node has to settle."""
@@ -192,6 +209,14 @@ class Scheduler:
         """Return what the weight cache has to know of each model whose weights it keeps; changes nothing."""
         node = self._node
         return standings.standings(node, node.at if at is None else max(node.at, at))
+
+    def view_in_steps(self, at: Instant) -> Generator[None, None, NodeView]:
+        """Return the same bit by bit, for who must not hold up the node; see ``snapshot.in_steps``."""
+        return snapshot.in_steps(self._node, at)
+
+    def bare_view(self) -> NodeView:
+        """Return the node without its models, which costs little."""
+        return snapshot.bare(self._node, self._node.at)
 
     def demand(self) -> DemandKnown:
         """Return what is to survive a restart: to be told to the next run, with the time in between."""

@@ -1,6 +1,6 @@
 """Builds the frozen view of the node; the only door through which others see the core's state."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Final
 
 from swapd.core.eta import release_estimate
@@ -16,16 +16,37 @@ from swapd.core.weights import lacks_weights, median, remaining_fetch
 FOREIGN_OF_WEIGHT: Final = Bytes(1 << 30)
 
 
+#: models that are shown in one step of ``in_steps``: a fraction of a millisecond
+STEP: Final = 10
+
+
 def build(node: Node, at: Instant) -> NodeView:
     """Return the node as it is after the last event, with what fades or ages reckoned to ``at``."""
-    instances = {instance.id: _instance(instance) for instance in node.instances.values()}
+    return bare(node, at, models(node, _by_name(node), at))
+
+
+def in_steps(node: Node, at: Instant) -> Generator[None, None, NodeView]:
+    """Build the same in small steps, between which other events may be handled; return it after the last one.
+
+    A model and its instance are of one moment; models and GPUs may be some events apart.
+    """
+    chosen = _by_name(node)
+    shown: tuple[ModelView, ...] = ()
+    for start in range(0, len(chosen), STEP):
+        shown += models(node, chosen[start : start + STEP], max(at, node.at))
+        yield
+    return bare(node, max(at, node.at), shown)
+
+
+def bare(node: Node, at: Instant, shown: tuple[ModelView, ...] = ()) -> NodeView:
+    """Return the node as ``build`` does, but with these models only."""
     return NodeView(
         at=at,
         mode=node.settings.mode,
         draining=node.drain is not None,
         drained=drained(node),
-        models=tuple(_model(node, model, instances, at) for _, model in sorted(node.models.items())),
-        instances=tuple(instances.values()),
+        models=shown,
+        instances=tuple(_instance(instance) for instance in node.instances.values()),
         gpus=tuple(_gpu(gpu) for gpu in node.gpus),
         topology=node.topology,
         free=_free(node),
@@ -45,6 +66,10 @@ def models(node: Node, chosen: Iterable[Model], at: Instant) -> tuple[ModelView,
     """Return some models of the node as ``build`` shows them."""
     instances = {instance.id: _instance(instance) for instance in node.instances.values()}
     return tuple(_model(node, model, instances, at) for model in chosen)
+
+
+def _by_name(node: Node) -> list[Model]:
+    return [model for _, model in sorted(node.models.items())]
 
 
 def _instance(instance: Instance) -> InstanceView:

@@ -1,12 +1,11 @@
 """Feeds the declared metrics: from the core's notes, from each request's end, and at scrape time from the snapshot.
 
-Runs on the loop thread. A scrape freezes snapshot and slots there (microseconds) and renders elsewhere.
+Runs on the loop's thread. A scrape reads the node and writes its page there too, in steps between which the loop turns.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable
 from typing import Final, assert_never
 
 from swapd.core.commands import (
@@ -58,6 +57,14 @@ _CUT: Final = Outcome.CUT
 _CODES = tuple(str(code) for code in range(600))
 
 
+def _code(code: int) -> str:
+    return _CODES[code] if 0 <= code < len(_CODES) else str(code)
+
+
+_AT_ONCE_S: Final = 0.0003
+"""Of a scrape's work, before others have their turn."""
+
+
 class TooManyScrapesError(Exception):
     """Pages are asked for faster than they can be made."""
 
@@ -80,13 +87,45 @@ class _Ends:
         self.completion_tokens = slots.counter("swapd_model_completion_tokens_total")
 
 
+class _Ordinary:
+    """The series of the ordinary request, which was granted and answered, of one model, code and start."""
+
+    __slots__ = (
+        "_duration",
+        "_first_byte",
+        "_key",
+        "_model_first_byte",
+        "_model_queue_wait",
+        "_queue_wait",
+        "_requests",
+    )
+
+    def __init__(self, ends: _Ends, label: str, code: int, start: str) -> None:
+        of_model, of_start = (label,), (start,)
+        self._requests, self._key = ends.requests, (label, _code(code), start)
+        self._duration = ends.duration.of(of_start)
+        self._queue_wait = ends.queue_wait.of(of_start)
+        self._model_queue_wait = ends.model_queue_wait.of(of_model)
+        self._first_byte = ends.first_byte.of(of_start)
+        self._model_first_byte = ends.model_first_byte.of(of_model)
+
+    def add(self, duration_s: float, queue_wait_s: float, first_byte_s: float) -> None:
+        """Count one."""
+        self._requests.add(self._key)
+        self._duration.add(duration_s)
+        self._queue_wait.add(queue_wait_s)
+        self._model_queue_wait.add(queue_wait_s)
+        self._first_byte.add(first_byte_s)
+        self._model_first_byte.add(first_byte_s)
+
+
 class Metrics:
     """All metrics of one daemon."""
 
     def __init__(
         self,
         *,
-        view: Callable[[], NodeView],
+        view: Callable[[], Generator[None, None, NodeView]],
         now: Callable[[], Instant],
         not_ready: Callable[[], tuple[str, ...]],
         version: str,
@@ -95,7 +134,9 @@ class Metrics:
         revision: str = "unknown",
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready.
+        """``view`` builds the node's snapshot in small steps, and returns it after the last one.
+
+        ``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready.
 
         ``driver`` says how asking the driver goes; ``None``: the devices are virtual. ``cache`` says how the weight
         cache stands; ``None``: there is none.
@@ -112,15 +153,16 @@ class Metrics:
         self._slots = Slots(lambda name: name not in NODE_METRICS)
         self._ends = _Ends(self._slots)
         self._stages = self._slots.timings("swapd_load_stage_duration_seconds")
+        self._ordinary: dict[tuple[str, int, bool], _Ordinary] = {}
         self._config_ok = False
         self._config_applied_s = 0.0
         self._renderer = Renderer()
         self._pages = 0
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swapd-metrics")
 
     def configure(self, names: Iterable[ModelName]) -> None:
         """Take these names, and no others, as values of the label ``model``; the series of the others go."""
         self._models = frozenset(names)
+        self._ordinary.clear()
         self._slots.keep_models(self._models | {UNKNOWN_MODEL})
 
     def config_reloaded(self, *, ok: bool) -> None:
@@ -179,22 +221,22 @@ class Metrics:
         ``None`` when the engine sent no byte. ``promise_kept`` says of a request that waited for a load whether its
         first byte came within the model's max_wait.
         """
-        ends, start = self._ends, _START[cold_start]
+        ends = self._ends
         label = model if model is not None and model in self._models else UNKNOWN_MODEL
-        of_model, of_start = (label,), (start,)
-        ends.requests.add((label, _CODES[code] if 0 <= code < len(_CODES) else str(code), start))
-        ends.duration.observe(of_start, duration / SECOND)
-        if queue_wait is not None:
-            waited_s = queue_wait / SECOND
-            ends.queue_wait.observe(of_start, waited_s)
-            ends.model_queue_wait.observe(of_model, waited_s)
-        if first_byte is not None:
-            first_byte_s = first_byte / SECOND
-            ends.first_byte.observe(of_start, first_byte_s)
-            ends.model_first_byte.observe(of_model, first_byte_s)
-            if outcome is _UPSTREAM_FAILED:
-                ends.broken.add(of_model)
-        if outcome is _CUT:
+        if queue_wait is not None and first_byte is not None:
+            ordinary = self._ordinary.get((label, code, cold_start))
+            if ordinary is None:
+                ordinary = _Ordinary(ends, label, code, _START[cold_start])
+                self._ordinary[label, code, cold_start] = ordinary
+            ordinary.add(duration / SECOND, queue_wait / SECOND, first_byte / SECOND)
+        else:
+            self._other_finished(
+                label, code, cold_start, duration=duration, queue_wait=queue_wait, first_byte=first_byte
+            )
+        of_model = (label,)
+        if outcome is _UPSTREAM_FAILED and first_byte is not None:
+            ends.broken.add(of_model)
+        elif outcome is _CUT:
             ends.cut.add(of_model)
         if reason is not None:
             ends.rejections.add((label, reason.value))
@@ -209,21 +251,53 @@ class Metrics:
         """Count the last stage of a cold start: from the grant of a request to its first byte."""
         self._stages.observe((Stage.FIRST_BYTE.value,), after / SECOND)
 
+    def _other_finished(
+        self,
+        label: str,
+        code: int,
+        cold_start: bool,  # noqa: FBT001
+        *,
+        duration: Duration,
+        queue_wait: Duration | None,
+        first_byte: Duration | None,
+    ) -> None:
+        """Count a request that has not come to the queue, or to its first byte."""
+        ends, start = self._ends, _START[cold_start]
+        of_model, of_start = (label,), (start,)
+        ends.requests.add((label, _code(code), start))
+        ends.duration.observe(of_start, duration / SECOND)
+        if queue_wait is not None:
+            ends.queue_wait.observe(of_start, queue_wait / SECOND)
+            ends.model_queue_wait.observe(of_model, queue_wait / SECOND)
+        if first_byte is not None:
+            ends.first_byte.observe(of_start, first_byte / SECOND)
+            ends.model_first_byte.observe(of_model, first_byte / SECOND)
+
     async def page(self, accept: str) -> tuple[bytes, str]:
         """Return the page and its content type for an ``Accept`` header. Raises TooManyScrapesError."""
         if self._pages >= MAX_PAGES:
             raise TooManyScrapesError(f"{MAX_PAGES} scrapes are being answered; scrape less often")
-        snapshot = Snapshot(now=self._now_values(), slots=self._slots.freeze())
         self._pages += 1
+        steps = self._page(accept)
+        clock = time.perf_counter
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._renderer.render, snapshot, accept)
+            while True:
+                end = clock() + _AT_ONCE_S
+                while clock() < end:
+                    next(steps)
+                await asyncio.sleep(0)
+        except StopIteration as done:
+            page: tuple[bytes, str] = done.value
+            return page
         finally:
             self._pages -= 1
 
-    def close(self) -> None:
-        """End the rendering thread; a page that has begun is finished."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+    def _page(self, accept: str) -> Generator[None, None, tuple[bytes, str]]:
+        view = yield from self._view()
+        yield
+        snapshot = Snapshot(now=self._now_values(view), slots=self._slots.freeze())
+        yield
+        return (yield from self._renderer.render(snapshot, accept))
 
     def _label(self, model: str | None) -> str:
         return model if model is not None and model in self._models else UNKNOWN_MODEL
@@ -241,9 +315,9 @@ class Metrics:
         if note.relapse:
             self._slots.counter("swapd_model_relapses_total").add((label,))
 
-    def _now_values(self) -> Now:
+    def _now_values(self, view: NodeView) -> Now:
         return Now(
-            view=self._view(),
+            view=view,
             ready=not self.not_ready(),
             version=self._version,
             revision=self._revision,

@@ -7,7 +7,7 @@ an instance show only in the in-flight requests, under ``__unknown__``.
 from collections.abc import Callable, Mapping
 
 from swapd.core.ids import SECOND
-from swapd.core.promotion import report
+from swapd.core.promotion import Pool, advice_on, may_move
 from swapd.core.reasons import PinnedBy, State, Verdict, WaitingFor
 from swapd.core.tiers import Tier
 from swapd.core.view import ModelView
@@ -47,9 +47,10 @@ def _per_model(read: Callable[[ModelView], float | None]) -> Callable[[Now], Sam
 
 def _states(now: Now) -> Samples:
     return {
-        (model.model, state): float(state == model_state(model))
+        (model.model, state): float(state == current)
         for model in now.view.models
         if model.configured
+        for current in (model_state(model),)
         for state in MODEL_STATES
     }
 
@@ -87,9 +88,17 @@ def _oldest(now: Now) -> Samples:
 
 
 def _promotions(now: Now) -> Samples:
+    configured = [model for model in now.view.models if model.configured]
+    movable = [
+        model
+        for model in configured
+        if may_move(move=model.move, verdict=model.verdict, pinned_by=model.pinned_by, week=model.week)
+    ]
+    advice = advice_on(movable, Pool.of(now.view)) if movable else ()
+    tiers = {one.model.model: one.tier for one in advice}
     return {
-        (advice.model.model, tier.value): float(advice.tier is tier)
-        for advice in report(now.view)
+        (model.model, tier.value): float(tiers.get(model.model) is tier)
+        for model in configured
         for tier in (Tier.HOT, Tier.WARM)
     }
 
@@ -146,3 +155,6 @@ NODE_METRICS: Mapping[str, Callable[[Now], Samples]] = {
     **CACHE_METRICS,
 }
 """How each metric of the node's present state is read; the other declared metrics live in slots."""
+
+OF_ALL_MODELS: frozenset[str] = frozenset({"swapd_promotion_recommended", "swapd_inflight_requests"})
+"""Metrics with the label ``model`` that cannot be read of some models at a time."""

@@ -26,13 +26,24 @@ class Timing:
     sum_seconds: float
 
 
-class _Series:
-    __slots__ = ("count", "counts", "sum_seconds")
+class Series:
+    """One series of a histogram or summary."""
 
-    def __init__(self, buckets: int) -> None:
-        self.counts = [0] * (buckets + 1) if buckets else []
+    __slots__ = ("bounds", "count", "counts", "sum_seconds")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        #: as in ``Timing``
+        self.counts = [0] * (len(bounds) + 1) if bounds else []
         self.count = 0
         self.sum_seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Add an observation."""
+        self.count += 1
+        self.sum_seconds += seconds
+        if self.counts:
+            self.counts[bisect_left(self.bounds, seconds)] += 1
 
 
 class Counter:
@@ -58,19 +69,18 @@ class Timings:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.series: dict[Labels, _Series] = {}
+        self.series: dict[Labels, Series] = {}
+
+    def of(self, labels: Labels) -> Series:
+        """Return a series, which is there from now on; who keeps it knows when ``keep_models`` has removed it."""
+        series = self.series.get(labels)
+        if series is None:
+            series = self.series[labels] = Series(self.bounds)
+        return series
 
     def observe(self, labels: Labels, seconds: float) -> None:
         """Add an observation."""
-        try:
-            series = self.series[labels]
-        except KeyError:
-            series = self.series[labels] = _Series(len(self.bounds))
-        series.count += 1
-        series.sum_seconds += seconds
-        bounds = self.bounds
-        if bounds:
-            series.counts[bisect_left(bounds, seconds)] += 1
+        self.of(labels).add(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,7 @@ class Slots:
     def keep_models(self, models: Iterable[str]) -> None:
         """Remove every series whose label ``model`` is not among ``models``."""
         kept = frozenset(models)
-        tables: dict[str, dict[Labels, float] | dict[Labels, _Series]] = {
+        tables: dict[str, dict[Labels, float] | dict[Labels, Series]] = {
             **{name: counter.values for name, counter in self._counters.items()},
             **{name: timings.series for name, timings in self._timings.items()},
         }

@@ -23,8 +23,9 @@ from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.front.server import FrontServer
 from swapd.proxy.gate import Gate
 from swapd.proxy.inference import serve
+from swapd.proxy.pooled import PooledRelay
 from swapd.proxy.ready import ReadyModels
-from swapd.proxy.relay import AiohttpRelay, Relay
+from swapd.proxy.relay import Relay
 from swapd.proxy.request_id import HEADER, request_id_of
 from swapd.proxy.routes import FORWARDED, Match, dialect_of, find
 from swapd.proxy.services import Services
@@ -42,12 +43,14 @@ class FrontDoor:
     """The data port. Make it on the running loop; ``runner()`` serves it, ``aclose()`` comes after the runner's end."""
 
     def __init__(self, services: Services, settings: ProxySettings, *, relay: Relay | None = None) -> None:
-        self.gate: Final = Gate(post=services.post, now=services.now, next_request_id=services.next_request_id)
+        self.gate: Final = Gate(
+            post=services.post, admit=services.admit, now=services.now, next_request_id=services.next_request_id
+        )
         desk = Desk(
             services=services,
             settings=settings,
             gate=self.gate,
-            relay=relay or AiohttpRelay(settings.connect_timeout),
+            relay=relay or PooledRelay(settings.connect_timeout),
             budget=Budget(settings.max_buffered),
             ready=ReadyModels(services.view, services.now),
         )
@@ -73,8 +76,8 @@ class FrontDoor:
 
     @property
     def engine_connections(self) -> int:
-        """Number of connections that the fast path has to engines, idle or not."""
-        return self._server.engine_connections
+        """Number of connections to engines, idle or not; those of WebSockets are not among them."""
+        return self._server.engine_connections + self._desk.relay.connections
 
     def reconfigure(self, settings: ProxySettings) -> None:
         """Use other limits and times for requests that arrive from now on."""
@@ -88,7 +91,7 @@ class FrontDoor:
     async def aclose(self) -> None:
         """Close the connections to the engines."""
         self._server.close_engines()
-        await self._desk.relay.aclose()
+        self._desk.relay.close()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; raises only when its client has gone, or is to notice a break."""

@@ -65,6 +65,13 @@ def too_slow() -> Failure:
     return invalid(message, status=408, code="upload_timeout")
 
 
+def broken() -> Failure:
+    """Return the failure for a body whose end is not to be believed; where a next request would begin is not known."""
+    return replace(
+        invalid("The body breaks off, its chunks are malformed, or what follows it is no request."), close=True
+    )
+
+
 async def read_body(request: web.BaseRequest, body: Body, settings: ProxySettings) -> None:
     """Read the whole body into ``body``; raises ``RefusedError``, and ``ConnectionError`` if the client has gone.
 
@@ -89,8 +96,7 @@ async def read_body(request: web.BaseRequest, body: Body, settings: ProxySetting
     except TimeoutError:
         raise RefusedError(too_slow()) from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
-        # where the next request would begin is not known
-        raise RefusedError(replace(invalid("The body breaks off or its chunks are malformed."), close=True)) from error
+        raise RefusedError(broken()) from error
 
 
 async def _read(request: web.BaseRequest, body: Body, settings: ProxySettings) -> None:
@@ -100,6 +106,9 @@ async def _read(request: web.BaseRequest, body: Body, settings: ProxySettings) -
     while not content.at_eof():
         async with asyncio.timeout_at(upload_deadline(settings, start, loop.time(), body.size)):
             body.add(await content.readany(), settings.max_body)
+    error = content.exception()
+    if error is not None:
+        raise error
 
 
 def upload_deadline(settings: ProxySettings, start: float, last: float, size: int) -> float:

@@ -25,26 +25,27 @@ class RejectedError(Exception):
 
 
 class Lease:
-    """One request's place, from its arrival to its end."""
+    """One request's place, from its arrival to its end. What the class says holds until something happens."""
 
-    __slots__ = (
-        "_gate",
-        "_timer",
-        "_waiter",
-        "answer",
-        "arrived",
-        "cold_start",
-        "grant",
-        "is_cut",
-        "is_overdue",
-        "limit",
-        "model",
-        "on_answer",
-        "on_break",
-        "outcome",
-        "request",
-        "waited",
-    )
+    #: the latest grant
+    grant: Grant | None = None
+    #: the core's latest; ``None``: it owes one
+    answer: Grant | Reject | None = None
+    #: from arrival to the latest answer of the core, or to the end of a request that left without one
+    waited = Duration(0)
+    #: it waited for a load
+    cold_start = False
+    #: the core has ordered to break it off
+    is_cut = False
+    #: it has been granted for longer than its limit
+    is_overdue = False
+    #: called when either happens, inside a post, too, so it must not post; set by whoever serves the request
+    on_break: Callable[[], None] | None = None
+    #: called when the core answers a request that has been waiting; inside a post, so it must not post
+    on_answer: Callable[[], None] | None = None
+    outcome: Outcome | None = None
+    _waiter: asyncio.Future[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def __init__(self, gate: "Gate", request: RequestId, model: ModelName, limit: Duration | None) -> None:
         self.request: Final = request
@@ -52,26 +53,7 @@ class Lease:
         #: how long it may be granted; ``None``: for ever
         self.limit: Final = limit
         self.arrived: Final = gate.now()
-        #: the latest grant
-        self.grant: Grant | None = None
-        #: from arrival to the latest answer of the core, or to the end of a request that left without one
-        self.waited = Duration(0)
-        #: it waited for a load
-        self.cold_start = False
-        #: the core has ordered to break it off
-        self.is_cut = False
-        #: it has been granted for longer than its limit
-        self.is_overdue = False
-        #: called when either happens, inside a post, too, so it must not post; set by whoever serves the request
-        self.on_break: Callable[[], None] | None = None
-        #: called when the core answers a request that has been waiting; inside a post, so it must not post
-        self.on_answer: Callable[[], None] | None = None
-        self.outcome: Outcome | None = None
-        #: the core's latest; ``None``: it owes one
-        self.answer: Grant | Reject | None = None
         self._gate = gate
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waits(self) -> bool:
@@ -103,7 +85,8 @@ class Lease:
         """Report the end; the first call counts."""
         if self.outcome is None:
             self.outcome = outcome
-            self._stop_timer()
+            if self._timer is not None:
+                self._stop_timer()
             self._gate.close(self)
 
     def settle(self, answer: Grant | Reject) -> None:
@@ -113,13 +96,17 @@ class Lease:
         self.waited = max(self.waited, answer.waited)
         self.cold_start = self.cold_start or answer.cold_start
         if isinstance(answer, Grant):
-            self.grant = answer
-            if self.limit is not None:
-                self._timer = asyncio.get_running_loop().call_later(self.limit / SECOND, self.run_over)
+            self.take(answer)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         if self.on_answer is not None:
             self.on_answer()
+
+    def take(self, grant: Grant) -> None:
+        """Take a grant. Of one that was given at once nothing else is to be noted: it has not waited."""
+        self.answer = self.grant = grant
+        if self.limit is not None:
+            self._timer = asyncio.get_running_loop().call_later(self.limit / SECOND, self.run_over)
 
     def left(self, *, cold_start: bool) -> None:
         """Note that the client leaves before the core's answer, and whether it waited for a load."""
@@ -153,9 +140,16 @@ class Gate:
     """
 
     def __init__(
-        self, *, post: Callable[[Event], None], now: Callable[[], Instant], next_request_id: Callable[[], RequestId]
+        self,
+        *,
+        post: Callable[[Event], None],
+        admit: Callable[[RequestArrived], Grant | None],
+        now: Callable[[], Instant],
+        next_request_id: Callable[[], RequestId],
     ) -> None:
+        """See ``Services``."""
         self.post: Final = post
+        self._admit = admit
         self.now: Final = now
         self._next_request_id = next_request_id
         self._leases: dict[RequestId, Lease] = {}
@@ -174,21 +168,24 @@ class Gate:
         limit: Duration | None = None,
     ) -> Lease:
         """Announce a complete request, granted for at most ``limit``; the caller must bring its lease to an end."""
-        lease = Lease(self, self._next_request_id(), model, limit)
-        self._leases[lease.request] = lease
+        request = self._next_request_id()
+        lease = self._leases[request] = Lease(self, request, model, limit)
         try:
-            self.post(RequestArrived(lease.arrived, lease.request, model, priority, Bytes(body_bytes)))
+            grant = self._admit(RequestArrived(lease.arrived, request, model, priority, Bytes(body_bytes)))
         except BaseException:
             # the caller gets no lease that it could end
-            del self._leases[lease.request]
+            del self._leases[request]
             raise
+        if grant is not None:
+            lease.take(grant)
         return lease
 
     def close(self, lease: Lease) -> None:
         """Post the lease's end (called by the lease, once)."""
         assert lease.outcome is not None
-        del self._leases[lease.request]
-        self.post(RequestEnded(self.now(), lease.request, lease.outcome))
+        request = lease.request
+        del self._leases[request]
+        self.post(RequestEnded(self.now(), request, lease.outcome))
 
     def granted(self, command: Grant) -> None:
         """Carry out a Grant."""

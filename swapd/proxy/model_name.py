@@ -43,16 +43,18 @@ class BodyFields(NamedTuple):
     stream: bool
 
 
-class _PlainFields(msgspec.Struct):
+class PlainFields(msgspec.Struct):
+    """The same of an ordinary body; its model is a name."""
+
     model: str = ""
     stream: bool = False
 
 
 _DECODER: Final = msgspec.json.Decoder(_Fields)
-_PLAIN: Final = msgspec.json.Decoder(_PlainFields)
+_PLAIN: Final = msgspec.json.Decoder(PlainFields)
 
 
-def read_plain(body: bytes) -> BodyFields | None:
+def read_plain(body: bytes) -> PlainFields | None:
     """Return what ``read_json`` would say of the ordinary body, for less; ``None``: ask that one."""
     if not body.isascii():
         return None
@@ -60,7 +62,7 @@ def read_plain(body: bytes) -> BodyFields | None:
         fields = _PLAIN.decode(body)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    return BodyFields(fields.model, fields.stream) if fields.model else None
+    return fields if fields.model else None
 
 
 def read_json(body: bytes | bytearray | memoryview) -> BodyFields:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import StreamReader, web
+from aiohttp.web_protocol import _ErrInfo
 from typing_extensions import override
 
 from swapd.core.ids import SECOND, Duration
@@ -79,12 +80,16 @@ class _Connection(web.RequestHandler):
     @override
     def data_received(self, data: bytes) -> None:
         # whatever is neither a body's nor completes a head belongs to a head; blank lines before it do not count
-        in_body = self._body is not None and not self._body.is_eof()
+        body = self._body
+        in_body = body is not None and not body.is_eof()
         heads = self._request_count
         super().data_received(data)
         if self._request_count > heads:
             self._head_since = None
             self._body = self._messages[-1][1] if self._messages else None
+            if body is not None and in_body and self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+                # garbage that came with the end of a body: that end is not to be believed
+                body.set_exception(self._messages[-1][0].exc)
         elif self._head_since is None and not in_body and data.strip(b"\r\n"):
             self._head_since = self._loop.time()
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from swapd.core.events import Event
+from swapd.core.commands import Grant
+from swapd.core.events import Event, RequestArrived
 from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.view import NodeView
 from swapd.proxy.record import RequestRecord
@@ -73,6 +74,8 @@ class Services:
 
     #: gives the core a fact; it may call the gate's granted, rejected or cut before it returns
     post: Callable[[Event], None]
+    #: as ``post``; returns the grant of a request that was granted at once, of which the gate is not told then
+    admit: Callable[[RequestArrived], Grant | None]
     now: Callable[[], Instant]
     next_request_id: Callable[[], RequestId]
     directory: Directory

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 
 from swapd.agent.pump import Pump
 from swapd.agent.recorder import FlightRecorder
-from swapd.core.commands import Command, StaleFact
-from swapd.core.events import Event, RequestEnded, Tick
-from swapd.core.ids import Instant, RequestId
+from swapd.core.commands import Command, Grant, StaleFact
+from swapd.core.events import Event, RequestArrived, RequestEnded, Tick
+from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import Outcome
 
 
@@ -24,6 +25,20 @@ class ScriptedCore:
     def handle(self, event: Event) -> tuple[Command, ...]:
         self.seen.append(event)
         return self._answer(event)
+
+    def admit(self, event: RequestArrived) -> Grant | None:
+        if event.request != ADMITTED:
+            return None
+        self.seen.append(event)
+        return GRANT
+
+
+ADMITTED = RequestId(1)
+GRANT = Grant(ADMITTED, InstanceId(1), ModelName("m"), cold_start=False, waited=Duration(0), stages={})
+
+
+def _arrived(number: int) -> RequestArrived:
+    return RequestArrived(at=Instant(number), request=RequestId(number), model=ModelName("m"))
 
 
 def _ended(number: int) -> RequestEnded:
@@ -126,3 +141,24 @@ async def test_a_closed_pump_drops_facts() -> None:
     pump.close()
     pump.post(_ended(1))
     assert core.seen == []
+
+
+async def test_a_grant_at_once_is_returned_and_not_executed_and_every_arrival_is_recorded_once(tmp_path: Path) -> None:
+    executed: list[Command] = []
+    core, recorder = ScriptedCore(lambda _: (StaleFact("queued"),)), FlightRecorder()
+    pump = Pump(core, now=lambda: Instant(0), execute=executed.append, recorder=recorder, broken=lambda _: None)  # type: ignore[arg-type]
+    assert pump.admit(_arrived(1)) is GRANT
+    assert executed == []
+    assert pump.admit(_arrived(2)) is None
+    assert executed == [StaleFact("queued")]
+    assert core.seen == [_arrived(1), _arrived(2)]
+    assert recorder.dump(tmp_path / "facts") == 2
+
+
+async def test_an_arrival_during_an_order_waits_like_any_fact() -> None:
+    core = ScriptedCore(lambda event: () if isinstance(event, RequestArrived) else (StaleFact("first"),))
+    answers: list[Grant | None] = []
+    pump = _pump(core, lambda _: answers.append(pump.admit(_arrived(1))), lambda error: None)
+    pump.post(_ended(1))
+    assert answers == [None]
+    assert core.seen == [_ended(1), _arrived(1)]

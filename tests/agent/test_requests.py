@@ -1,15 +1,33 @@
 """The end of each request is counted once and told in one log line."""
 
+import io
+import json
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 import structlog
 
+from swapd.agent import logs, requests
 from swapd.agent.requests import RequestObserver
 from swapd.core.ids import SECOND, Duration, InstanceId, ModelName, RequestId, seconds
 from swapd.core.reasons import Outcome, Rejection, Stage
 from swapd.proxy.record import RequestRecord
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # a logger remembers the configuration under which it was used first
+    monkeypatch.setattr(requests, "_log", structlog.get_logger("swapd.requests"))
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
 
 SERVED = RequestRecord(
     request_id="abc",
@@ -139,7 +157,49 @@ def test_broken_answers_stand_out_in_the_log(change: dict[str, Any], level: str)
     with structlog.testing.capture_logs() as lines:
         _told(msgspec.structs.replace(SERVED, **change))
     [line] = lines
-    assert (line["log_level"], line["request_id"], line["model"]) == (level, "abc", "m01")
+    told = line["event"]
+    assert (line["log_level"], told.event, told.request_id, told.model) == (level, "request", "abc", "m01")
+
+
+def test_the_line_of_a_request_is_flat_and_begins_like_any_other() -> None:
+    stream = io.StringIO()
+    writer = logs.configure("json", "info", stream)
+    _told(msgspec.structs.replace(SERVED, ttfb=None, path='/v1/"\udc80'))
+    writer.close()
+    [line] = map(json.loads, stream.getvalue().splitlines())
+    assert list(line)[:4] == ["timestamp", "level", "event", "request_id"]
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "level": "info",
+        "event": "request",
+        "request_id": "abc",
+        "request": 7,
+        "model": "m01",
+        "instance": None,
+        "method": "POST",
+        "path": '/v1/"\udc80',
+        "status": 200,
+        "reason": None,
+        "outcome": "served",
+        "cold_start": True,
+        "stages": {},
+        "waited_s": 2.0,
+        "ttfb_s": None,
+        "duration_s": 4.0,
+        "bytes_in": 10,
+        "bytes_out": 20,
+        "prompt_tokens": None,
+        "completion_tokens": 5,
+        "logger": "swapd.requests",
+    }
+
+
+def test_on_a_console_the_line_of_a_request_is_for_people() -> None:
+    stream = io.StringIO()
+    writer = logs.configure("console", "info", stream)
+    _told(SERVED)
+    writer.close()
+    assert "request_id=abc" in stream.getvalue()
 
 
 COLD = msgspec.structs.replace(
@@ -158,7 +218,7 @@ def test_the_first_byte_of_a_cold_start_is_told_once_from_the_grant_on() -> None
         metrics, begun = _observed(COLD, None)
     assert metrics.first_bytes == [seconds(1)]
     assert begun == [(InstanceId(9), seconds(2))]
-    assert lines[0]["stages"] == {"queued": 0.5, "fetch": 1.0, "load": 0.5, "first_byte": 1.0}
+    assert lines[0]["event"].stages == {"queued": 0.5, "fetch": 1.0, "load": 0.5, "first_byte": 1.0}
 
 
 @pytest.mark.parametrize(

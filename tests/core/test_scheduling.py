@@ -1,11 +1,14 @@
 """Who is resident when: protection, fairness, races, serialised loads."""
 
 import random
+from typing import Any
 
 from swapd.core import events as ev
-from swapd.core.commands import Grant, Reject, Start, Stop
+from swapd.core.catalog import Catalog, ModelSpec
+from swapd.core.commands import Command, Grant, Reject, Start, Stop
 from swapd.core.ids import Duration, Instant, ModelName, RequestId, seconds
 from swapd.core.reasons import LoadFailure, Outcome, Rejection
+from swapd.core.scheduler import Scheduler
 from tests.core.driver import World, spec
 
 
@@ -159,3 +162,36 @@ def test_three_hundred_models_can_be_configured_and_placed() -> None:
     assert all(a.granted or a.rejected for a in asked)
     assert not [c for c in world.of(Reject) if c.reason is not Rejection.WAIT_TIMEOUT]
     assert world.of(Stop)
+
+
+class Admitting(World):
+    """Lets a second core admit what it can and handle the rest, and compares the two."""
+
+    def __init__(self, *specs: ModelSpec, **settings: Any) -> None:
+        super().__init__(specs, **settings)
+        self.twin = Scheduler(self.devices, Catalog(self.specs, self.settings), Instant(0))
+        self.admitted = 0
+
+    def post(self, event: ev.Event) -> tuple[Command, ...]:
+        grant = self.twin.admit(event) if isinstance(event, ev.RequestArrived) else None
+        self.admitted += grant is not None
+        told = self.twin.handle(event) if grant is None else (grant,)
+        commands = super().post(event)
+        assert told == commands
+        assert self.twin.view() == self.core.view()
+        assert self.twin.next_wakeup == self.core.next_wakeup
+        return commands
+
+
+def test_admitting_a_request_comes_to_the_same_as_handling_it() -> None:
+    rng = random.Random(7)
+    specs = [spec(f"m{n}", 1 + n % 2, load=5, concurrency=2, max_queue=3) for n in range(5)]
+    world = Admitting(*specs, gpus=3, idle_unload=seconds(20), protect=seconds(5))
+    for _ in range(600):
+        asked = world.request(f"m{rng.randrange(6)}", at=rng.random() * 200, service=rng.random() * 4)
+        if rng.random() < 0.1:
+            world.leave(asked, at=asked.arrived + rng.random() * 3)
+    world.order(ev.NodeDrainOrdered, at=180, timeout=seconds(60), stop_engines=True, final=False)
+    world.run(400)
+    assert 50 < world.admitted < len(world.of(Grant))
+    assert world.of(Reject)

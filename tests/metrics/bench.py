@@ -1,5 +1,6 @@
 """A Metrics object under test: a node, a clock and a page that can be asked for single series."""
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,7 +29,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(
-            view=lambda: self.view,
+            view=self._look,
             now=lambda: self.now,
             not_ready=lambda: self.reasons,
             version="1.2.3",
@@ -38,6 +39,11 @@ class Bench:
             wall=lambda: self.wall,
         )
         self.metrics.configure(ModelName(model.model) for model in self.view.models if model.configured)
+
+    def _look(self) -> Generator[None, None, NodeView]:
+        view = self.view
+        yield
+        return view
 
     async def text(self, accept: str = "") -> str:
         body, _ = await self.metrics.page(accept)

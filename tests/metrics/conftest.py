@@ -1,14 +1,10 @@
 """Fixtures of the metrics room."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.metrics.bench import Bench
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.metrics.close()
+def bench() -> Bench:
+    return Bench()

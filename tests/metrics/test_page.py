@@ -1,14 +1,15 @@
-"""The page as a scraper sees it: complete, well-formed, rendered off the loop."""
+"""The page as a scraper sees it: complete, well-formed, written in steps."""
 
 import asyncio
 import os
 import re
 import shutil
 import subprocess
-import threading
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families
 
 from swapd.core.catalog import Source
 from swapd.core.reasons import Outcome
@@ -75,15 +76,13 @@ async def test_eight_gpus_are_all_in_every_scrape(bench: Bench) -> None:
         assert [series[f"swapd_gpu_reserved_bytes{{UUID=virtual-{i},gpu={i}}}"] for i in range(8)] == list(range(8))
 
 
-async def test_the_page_is_rendered_off_the_loop_from_a_frozen_snapshot(
+async def test_the_page_is_of_one_moment_however_the_node_moves_on_while_it_is_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose = page.choose_encoder
-    threads = []
 
     def moved_on(accept: str) -> object:
         """Let the node move on after the snapshot was taken, before the page is written."""
-        threads.append(threading.current_thread())
         bench.view = node_view(model_view("m01", in_flight=99))
         bench.metrics.observe(load_finished())
         return choose(accept)
@@ -91,13 +90,12 @@ async def test_the_page_is_rendered_off_the_loop_from_a_frozen_snapshot(
     bench.view = node_view(model_view("m01", in_flight=3))
     monkeypatch.setattr(page, "choose_encoder", moved_on)
     series = await bench.series()
-    assert [thread is threading.current_thread() for thread in threads] == [False]
     assert series["swapd_inflight_requests{model=m01}"] == 3
     assert "swapd_swaps_total" not in series
 
 
-async def test_fifty_models_on_eight_gpus_stay_within_the_budget_of_series(bench: Bench) -> None:
-    names = [f"m{i:02}" for i in range(50)]
+def fed_with(bench: Bench, names: list[str]) -> None:
+    """Give every model one series of each kind."""
     feed_everything(bench)
     bench.metrics.configure(names)
     for name in names:
@@ -119,6 +117,40 @@ async def test_fifty_models_on_eight_gpus_stay_within_the_budget_of_series(bench
         "load_times": dict.fromkeys((Source.CACHE, Source.REMOTE, Source.PAGE_CACHE), seconds(3)),
     }
     bench.view = gpu_node(*(model_view(name, instance=instance_view(name), **known) for name in names))
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+async def test_a_page_in_many_steps_is_the_page_that_the_library_writes_at_once(bench: Bench, accept: str) -> None:
+    fed_with(bench, [f"m{i:02}" for i in range(50)])
+    body, _ = await bench.metrics.page(accept)
+    text = body.decode()
+    heads = re.findall(r"^# (?:HELP|TYPE|UNIT) \S+", text, re.MULTILINE)
+    assert len(heads) == len(set(heads))
+    parse = openmetrics_families if accept else text_string_to_metric_families
+    families = [family for family in parse(text) if family.name.startswith("swapd_")]
+    samples = [sample for family in families for sample in family.samples]
+    assert len({(sample.name, tuple(sorted(sample.labels.items()))) for sample in samples}) == len(samples)
+    encode, _ = page.choose_encoder(accept)
+    whole = b"".join(encode(page._One(family)).removesuffix(b"# EOF\n") for family in families)
+    assert [line for line in text.splitlines() if line.startswith(("swapd_", "# TYPE swapd_"))] == [
+        line for line in whole.decode().splitlines() if line.startswith(("swapd_", "# TYPE swapd_"))
+    ]
+
+
+async def test_no_step_of_a_page_grows_with_the_number_of_models(bench: Bench) -> None:
+    turns = []
+    for count in (50, 200):
+        fed_with(bench, [f"m{i:03}" for i in range(count)])
+        snapshot = page.Snapshot(now=bench.metrics._now_values(bench.view), slots=bench.metrics._slots.freeze())
+        parts = page._parts(snapshot.now)
+        pieces = [len(family.samples) for metric in METRICS for family in page._pieces(metric, snapshot, parts)]
+        turns.append(len(pieces))
+        assert max(pieces) <= 2 * page.SERIES
+    assert turns[1] > turns[0] * 2
+
+
+async def test_fifty_models_on_eight_gpus_stay_within_the_budget_of_series(bench: Bench) -> None:
+    fed_with(bench, [f"m{i:02}" for i in range(50)])
     own = [name for name in await bench.series() if name.startswith("swapd_")]
     assert len(own) < 3600
 

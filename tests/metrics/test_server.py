@@ -2,8 +2,7 @@
 
 import asyncio
 import itertools
-import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 
 import aiohttp
 import pytest
@@ -11,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from swapd.core.ids import Instant
-from swapd.metrics import page
+from swapd.core.view import NodeView
 from swapd.metrics.collect import MAX_PAGES
 from swapd.metrics.heartbeat import PERIOD, Heartbeat
 from swapd.metrics.server import metrics_app
@@ -36,16 +35,15 @@ async def test_metrics_answers_with_the_page_and_its_type(client: Client) -> Non
     assert "swapd_build_info" in await response.text()
 
 
-async def test_scrapes_that_come_faster_than_pages_are_made_are_refused(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, choose = threading.Event(), page.choose_encoder
+async def test_scrapes_that_come_faster_than_pages_are_made_are_refused(bench: Bench, client: Client) -> None:
+    made = asyncio.Event()
 
-    def slow(accept: str) -> object:
-        assert made.wait(60)
-        return choose(accept)
+    def slow() -> Generator[None, None, NodeView]:
+        while not made.is_set():
+            yield
+        return bench.view
 
-    monkeypatch.setattr(page, "choose_encoder", slow)
+    bench.metrics._view = slow
     scrapes = [asyncio.ensure_future(client.get("/metrics")) for _ in range(MAX_PAGES + 2)]
     refused = [await first for first in itertools.islice(asyncio.as_completed(scrapes), 2)]
     assert [response.status for response in refused] == [503, 503]

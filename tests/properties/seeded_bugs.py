@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from swapd.core.commands import Grant, Start
+from swapd.core.events import RequestArrived
 from swapd.core.ids import Duration, Instant
 from swapd.core.node import Node
 from swapd.core.placement import GpuOption
@@ -203,14 +204,15 @@ def concurrency_is_ignored(patch: Patch) -> None:
 @bug
 def a_grant_goes_out_twice(patch: Patch) -> None:
     def bad(original: Function) -> Function:
-        def grant(node: Node, instance: Instance, request: Any) -> None:
-            original(node, instance, request)
-            if len(instance.in_flight) == 2:
-                node.out.append(next(order for order in reversed(node.out) if isinstance(order, Grant)))
+        def granted_at_once(node: Node, event: RequestArrived) -> Grant | None:
+            order: Grant | None = original(node, event)
+            if order is not None and len(node.instances[order.instance].in_flight) == 2:
+                node.out.append(order)
+            return order
 
-        return grant
+        return granted_at_once
 
-    exchange(patch, "grant", bad)
+    exchange(patch, "granted_at_once", bad)
 
 
 @bug
@@ -230,7 +232,7 @@ def nobody_waits_too_long(patch: Patch) -> None:
 
 @bug
 def the_queue_has_no_limit(patch: Patch) -> None:
-    patch.setattr(ModelQueue, "__len__", lambda queue: min(queue._length, 1))
+    patch.setattr(ModelQueue, "__len__", lambda queue: min(queue.count, 1))
 
 
 @bug

@@ -1,4 +1,4 @@
-"""Runs what opens a front door on both of its paths, and what depends on the loop's own ways on both loops."""
+"""Runs what opens a front door on both of its paths, and all of it on both loops."""
 
 import asyncio
 import inspect
@@ -9,18 +9,13 @@ import uvloop
 
 from tests.proxy import harness
 
-_ON_BOTH = (
-    *("test_breaks.py", "test_departures.py", "test_flow.py", "test_heads.py", "test_interim.py", "test_relay.py"),
-    *("test_time_limit.py", "test_traps.py", "test_websocket.py"),
-)
-
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory]:
-    plain: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
-    return {**plain, "uvloop": uvloop.new_event_loop} if item.path.name in _ON_BOTH else plain
+    del item
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -79,6 +79,15 @@ class FakeCore:
             case _:
                 raise AssertionError(f"the front door has nothing to say of {event}")
 
+    def admit(self, event: RequestArrived) -> Grant | None:
+        if self.hold or self.cold or self.refusal is not None:
+            self.post(event)
+            return None
+        assert event.request not in self.open
+        self.events.append(event)
+        self.open[event.request] = "granted"
+        return Grant(event.request, INSTANCE, event.model, False, Duration(0), {})  # noqa: FBT003
+
     def grant(self, event: RequestArrived) -> None:
         assert self.gate is not None
         told = {Stage.QUEUED: 8, Stage.STOP: 2, Stage.LOAD: 30, Stage.PAGE_CACHE: 5} if self.cold else {}
@@ -214,6 +223,7 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
 
     services = Services(
         post=core.post,
+        admit=core.admit,
         now=lambda: Instant(next(clock)),
         next_request_id=lambda: RequestId(next(ids)),
         directory=FakeDirectory(MODELS),

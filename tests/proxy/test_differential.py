@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -67,9 +68,9 @@ class Doors:
     slow: Node
 
 
-@pytest.fixture
-def doors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
-    loop = asyncio.new_event_loop()
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def doors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
+    loop = request.param()
     stack, script = contextlib.AsyncExitStack(), Script()
 
     async def open_both() -> Doors:

@@ -29,7 +29,7 @@ class Core:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.answers: list[Grant | Reject] = []
-        self.gate = Gate(post=self.post, now=lambda: Instant(5), next_request_id=lambda: ONE)
+        self.gate = Gate(post=self.post, admit=self.post, now=lambda: Instant(5), next_request_id=lambda: ONE)
 
     def post(self, event: Event) -> None:
         self.events.append(event)
@@ -50,6 +50,17 @@ async def test_a_grant_inside_the_post_needs_no_future() -> None:
         waiting.send(None)
     assert done.value.value == grant()
     assert core.events == [RequestArrived(Instant(5), ONE, MODEL, Priority.LOW, Bytes(3))]
+
+
+async def test_a_grant_that_the_post_returns_is_the_answer() -> None:
+    events: list[Event] = []
+    core = Core()
+    gate = Gate(post=events.append, admit=lambda _event: grant(), now=core.gate.now, next_request_id=lambda: ONE)
+    lease = gate.open(MODEL)
+    assert await lease.wait() == grant()
+    assert (lease.grant, lease.waited, lease.cold_start) == (grant(), 0, False)
+    lease.end(Outcome.SERVED)
+    assert events == [RequestEnded(Instant(5), ONE, Outcome.SERVED)]
 
 
 async def test_a_refusal_inside_the_post_is_raised() -> None:
@@ -119,7 +130,7 @@ async def test_a_post_that_raises_leaves_no_lease() -> None:
     def post(_event: Event) -> None:
         raise ZeroDivisionError
 
-    gate = Gate(post=post, now=lambda: Instant(5), next_request_id=lambda: ONE)
+    gate = Gate(post=post, admit=post, now=lambda: Instant(5), next_request_id=lambda: ONE)
     with pytest.raises(ZeroDivisionError):
         gate.open(MODEL)
     assert gate.open_requests == 0

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from swapd.core.reasons import Outcome
 from tests.proxy.breaking import CHAT_PATH
 from tests.proxy.harness import Talk, post_bytes, raw_client, raw_engine, read_request, running, until
 
@@ -119,12 +118,71 @@ async def test_another_version_is_a_505() -> None:
         assert b" 505 " in (await client.read_all()).partition(b"\r\n")[0]
 
 
-async def test_bytes_beyond_a_body_are_the_next_request_and_no_part_of_this_one() -> None:
+NO_REQUEST = {
+    "words": b"garbage\r\n\r\n",
+    "half a word": b"garb",
+    "half a line": b"{} HTTP",
+    "a second body": BODY,
+    "a NUL": b"\0",
+    "an unknown version": b"GET / HTTP/7.7\r\n\r\n",
+    "a method of another case": b"post / HTTP/1.1\r\n",
+    "an ambiguous request": request(HOST, LENGTH, "Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+    "a bare line feed": request(HOST, LENGTH, end="\n"),
+    "words behind an empty line": b"\r\ngarbage",
+}
+
+
+@pytest.mark.parametrize("beyond", NO_REQUEST.values(), ids=NO_REQUEST)
+@pytest.mark.parametrize("together", [True, False], ids=["with the head", "with the end of the body"])
+async def test_a_body_with_something_behind_it_that_is_no_request_is_not_believed(
+    beyond: bytes, *, together: bool
+) -> None:
     asked: list[bytes] = []
     async with raw_engine(listening(asked)) as port, running(engine_port=port) as node, raw_client(node.port) as client:
-        await client.send(request(HOST, LENGTH) + b"garbage\r\n\r\n")
+        sent = request(HOST, LENGTH) + beyond
+        cut = 0 if together else sent.index(BODY) + 3
+        if cut:
+            await client.send(sent[:cut])
+            await until(lambda: node.front.buffered_bytes == 3)
+        await client.send(sent[cut:])
         got = await client.read_all()
-        assert b" 400 Bad Request\r\n" in got
+        assert got.split(b" ")[1] == b"400"
+        assert got.count(b"HTTP/1.") == 1
+        assert asked == []
+        await until(lambda: node.front.buffered_bytes == 0)
+        assert node.core.arrivals == []
+
+
+async def test_garbage_that_comes_later_is_a_400_of_its_own() -> None:
+    asked: list[bytes] = []
+    async with raw_engine(listening(asked)) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(request(HOST, LENGTH))
+        await client.read_until(b"{}")
+        await client.send(b"garbage\r\n\r\n")
+        assert b" 400 Bad Request\r\n" in await client.read_all()
+        assert len(asked) == 1
+        await node.settled(1)
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        request(HOST, LENGTH),
+        b"\r\n" + request(HOST, LENGTH),
+        request(HOST, "Transfer-Encoding: chunked", body=CHUNKS),
+        request(HOST, LENGTH, "Expect: 100-continue"),
+    ],
+    ids=["plain", "behind an empty line", "in chunks", "with an expectation"],
+)
+async def test_a_request_behind_a_body_is_held_wherever_it_is_cut(following: bytes) -> None:
+    asked: list[bytes] = []
+    async with raw_engine(listening(asked)) as port, running(engine_port=port) as node:
+        for cut in range(len(following) + 1):
+            async with raw_client(node.port) as client:
+                await client.send(request(HOST, LENGTH) + following[:cut])
+                await client.read_until(b"{}")
+                await client.send(following[cut:])
+                await client.read_until(b"{}")
+        assert len(asked) == 2 * (len(following) + 1)
         assert all(sent.endswith(BODY) for sent in asked)
         await until(lambda: not node.core.open)
-        assert node.core.outcomes in ([], [Outcome.SERVED])

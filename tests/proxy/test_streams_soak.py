@@ -8,6 +8,7 @@ import pytest
 
 from tests.proxy.breaking import BODY, CHAT_PATH, SSE_HEAD, chunk
 from tests.proxy.harness import Node, post_bytes, raw_client, raw_engine, read_request, running, until
+from tests.soak.books import LONG_S
 
 STREAMS = 256
 EVENTS = 10
@@ -53,7 +54,7 @@ async def stream(node: Node, dice: random.Random) -> None:
     "seconds",
     [
         pytest.param(0, id="short"),
-        pytest.param(600, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+        pytest.param(LONG_S, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(LONG_S + 300)]),
     ],
 )
 async def test_memory_descriptors_connections_and_counters_return_to_where_they_were(seconds: int) -> None:

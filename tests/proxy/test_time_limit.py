@@ -140,7 +140,12 @@ async def test_a_websocket_is_closed_with_a_code_that_says_so() -> None:
 
 
 async def test_a_request_that_becomes_overdue_while_a_cut_interrupts_it_is_interrupted_once() -> None:
-    gate = Gate(post=lambda _event: None, now=lambda: Instant(1), next_request_id=lambda: RequestId(1))
+    gate = Gate(
+        post=lambda _event: None,
+        admit=lambda _event: None,
+        now=lambda: Instant(1),
+        next_request_id=lambda: RequestId(1),
+    )
     lease = gate.open(ModelName("m01"))
     with pytest.raises(CutError):
         async with until_broken_off(lease):

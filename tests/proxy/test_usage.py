@@ -198,3 +198,28 @@ def test_an_event_that_is_too_long_is_passed_over_and_the_next_is_read() -> None
     assert len(reader._kept) == 0
     reader.feed(b'{"usage":{"prompt_tokens":1}}\n\n' + sse({"usage": {"prompt_tokens": 3, "completion_tokens": 2}}))
     assert reader.finish() == Usage(3, 2)
+
+
+@given(
+    pieces=st.lists(
+        st.sampled_from(
+            [
+                b"data: {}\n\n",
+                b'data: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n',
+                b'data: {"usage":{"prom',
+                b'pt_tokens":5}}',
+                b"\n",
+                b"x" * 40_000,
+                b"5",
+            ]
+        ),
+        max_size=8,
+    ),
+    content_type=st.sampled_from(["text/event-stream", "application/json", "text/plain"]),
+)
+def test_a_piece_in_its_framing_tells_what_it_tells_without(pieces: list[bytes], content_type: str) -> None:
+    framed, plain = UsageReader(content_type, ""), UsageReader(content_type, "")
+    for piece in pieces:
+        framed.feed_chunk(b"%x\r\n%b\r\n" % (len(piece), piece), len(piece))
+        plain.feed(piece)
+    assert framed.finish() == plain.finish()

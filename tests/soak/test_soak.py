@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import psutil
 import pytest
 
-from tests.fakes.daemon import Daemon, chat, eventually, running, total, until
+from tests.fakes.daemon import Daemon, chat, eventually, running, total
+from tests.soak.books import MIB, RSS_SLACK, settled
 
 NAMES = [f"s{number:02}" for number in range(1, 9)]
-MIB = 2**20
-#: allocators keep some memory; a leak of one request's worth in each of the requests below would exceed it
-RSS_SLACK = 24 * MIB
 SWAPPERS = 4
 
 
@@ -33,18 +30,6 @@ class Size:
     swaps: int
     disconnects: int
     crowd: int
-
-
-@dataclass(frozen=True, slots=True)
-class Books:
-    """What must return to where it was."""
-
-    descriptors: int
-    processes: int
-    threads: int
-    in_flight: float
-    queued: float
-    reserved_bytes: float
 
 
 SHORT = Size(swaps=200, disconnects=60, crowd=500)
@@ -156,30 +141,3 @@ async def oversized_body(daemon: Daemon) -> None:
         return await refused() == before + 1
 
     await eventually(counted, "the oversized body is refused with 413")
-
-
-async def settled(daemon: Daemon) -> tuple[Books, int]:
-    """Unload everything, wait until the daemon is alone, and read its books and its memory, bytes."""
-    for name in sorted({instance["model"] for instance in (await daemon.status())["instances"]}):
-        # It may have left by itself since the document was written.
-        await daemon.cli("unload", name, check=False)
-    await until(lambda: len(daemon.processes()) == 1, "all engines are gone")
-    process = psutil.Process(daemon.process.pid)
-    # Connections that clients have left are closed in the daemon a moment later.
-    await until(lambda: _only_listeners(process), "clients' connections are gone")
-    metrics = await daemon.metrics()
-    await until(lambda: _only_listeners(process), "the scrape's connection is gone")
-    books = Books(
-        descriptors=process.num_fds(),
-        processes=len(daemon.processes()),
-        threads=process.num_threads(),
-        in_flight=total(metrics, "swapd_inflight_requests"),
-        queued=total(metrics, "swapd_queue_requests"),
-        reserved_bytes=total(metrics, "swapd_gpu_reserved_bytes"),
-    )
-    return books, process.memory_info().rss
-
-
-def _only_listeners(process: psutil.Process) -> bool:
-    """Tell whether the daemon has no TCP connection open."""
-    return all(connection.status == psutil.CONN_LISTEN for connection in process.net_connections("tcp"))

@@ -7,6 +7,8 @@ writing out all of them for each is what costs.
 from swapd.core.ids import Duration, Instant, ModelName
 from swapd.core.reasons import Rejection
 from swapd.proxy.dialects import Dialect
+from swapd.proxy.front.heads import RequestHead
+from swapd.proxy.front.outlet import Outlet
 from swapd.proxy.gate import Lease
 from swapd.proxy.record import RequestRecord
 from swapd.proxy.usage import NOTHING_TOLD, Usage
@@ -15,16 +17,13 @@ from swapd.proxy.usage import NOTHING_TOLD, Usage
 class Account:
     """The facts about one request."""
 
-    request_id: str
-    method: str
-    #: as received, without the query
-    path: str
-    #: in which errors are told
-    dialect: Dialect
+    head: RequestHead
+    outlet: Outlet
     arrived: Instant
+    #: in which errors are told; ``None``: the route's
+    dialect: Dialect | None = None
     model: ModelName | None = None
     lease: Lease | None = None
-    status = 0
     reason: Rejection | None = None
     first_byte: Instant | None = None
     #: bytes of the body that have come
@@ -32,28 +31,35 @@ class Account:
     bytes_out = 0
     usage: Usage = NOTHING_TOLD
 
+    @property
+    def told_in(self) -> Dialect:
+        """Return the dialect in which errors are told."""
+        assert self.head.match is not None
+        return self.dialect or self.head.match.route.dialect
+
     def record(self, now: Instant) -> RequestRecord:
         """Return what is to be told of the request, which has ended."""
-        lease = self.lease
+        lease, outlet, head, first = self.lease, self.outlet, self.head, self.first_byte
         grant = lease.grant if lease is not None else None
+        # by position: names cost a microsecond
         return RequestRecord(
-            request_id=self.request_id,
-            request=lease.request if lease is not None else None,
-            model=self.model,
-            method=self.method,
-            path=self.path,
-            status=self.status,
-            reason=self.reason,
-            outcome=lease.outcome if lease is not None else None,
-            cold_start=lease.cold_start if lease is not None else False,
-            waited=lease.waited if lease is not None else Duration(0),
-            served=None if lease is None or grant is None else Duration(now - lease.arrived - grant.waited),
-            stages=grant.stages if grant is not None else {},
-            instance=grant.instance if grant is not None else None,
-            ttfb=None if self.first_byte is None else Duration(self.first_byte - self.arrived),
-            duration=Duration(now - self.arrived),
-            bytes_in=self.size,
-            bytes_out=self.bytes_out,
-            prompt_tokens=self.usage.prompt_tokens,
-            completion_tokens=self.usage.completion_tokens,
+            outlet.request_id,
+            lease.request if lease is not None else None,
+            self.model,
+            head.method_name,
+            head.path,
+            outlet.status,
+            self.reason,
+            lease.outcome if lease is not None else None,
+            lease.cold_start if lease is not None else False,
+            lease.waited if lease is not None else Duration(0),
+            None if lease is None or grant is None else Duration(now - lease.arrived - grant.waited),
+            grant.stages if grant is not None else {},
+            grant.instance if grant is not None else None,
+            None if first is None else Duration(first - self.arrived),
+            Duration(now - self.arrived),
+            self.size,
+            self.bytes_out,
+            self.usage.prompt_tokens,
+            self.usage.completion_tokens,
         )

@@ -52,6 +52,11 @@ class AnswerHead:
     has_server = False
     #: the engine leaves the connection open after this answer
     reusable = True
+    #: a body follows, unless the request was HEAD
+    has_body = True
+    #: for the client, before and after the id of a request that was neither held up nor is the last of its connection;
+    #: written by ``replies.py`` when it is needed
+    plain: tuple[bytes, bytes] | None = None
 
 
 def read_answer_head(data: bytes) -> AnswerHead | None:
@@ -79,6 +84,8 @@ def _read(data: bytes) -> AnswerHead | None:
     head.status = int(status)
     head.reason = reason or b""
     head.size = found.end()
+    if head.status in {204, 304}:
+        head.has_body = False
     if minor == b"0":
         head.reusable = False
     odd = False

@@ -5,12 +5,16 @@ Sizes are hexadecimal digits and nothing else; extensions and trailers are read 
 length. Pieces of unfinished chunks are handed out as they come.
 """
 
+import functools
 import re
 from typing import Final
 
 LAST: Final = b"0\r\n\r\n"
 """What ends a body in chunks."""
 _LINE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[^\r\n\0]*)?\r\n")
+_PLAIN: Final = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,7}")
+LONGEST_PLAIN: Final = 8
+"""Digits."""
 _MAX_LINE: Final = 4 << 10
 _MAX_TRAILERS: Final = 16 << 10
 _TRAILERS: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")
@@ -93,6 +97,12 @@ class Chunks:
             raise ChunkError("the trailers cannot be read")
         self._held = data[at:]
         return len(data)
+
+
+@functools.lru_cache(maxsize=1024)
+def plain_size(line: bytes) -> int:
+    """Return the size that a chunk's first line says in plain hexadecimal digits; 0: it does not, or is the last."""
+    return int(line, 16) if _PLAIN.fullmatch(line) else 0
 
 
 def framed(payload: bytes) -> bytes:

@@ -7,23 +7,22 @@ body, or of a body that was refused. It is looked at by the server's sweep, so t
 
 import asyncio
 import enum
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import structlog
 from typing_extensions import override
 
 from swapd.core.ids import SECOND
-from swapd.proxy.body import buffer_full, too_large, too_slow, upload_deadline
+from swapd.proxy.body import broken, buffer_full, too_large, too_slow, upload_deadline
 from swapd.proxy.failure import Failure
 from swapd.proxy.front.arena import LARGE, BodyReceiver
 from swapd.proxy.front.exchange import FrontExchange
-from swapd.proxy.front.heads import RequestHead, could_begin, read_head
+from swapd.proxy.front.heads import RequestHead, could_begin, could_follow, read_head
 from swapd.proxy.front.outlet import Outlet
 from swapd.proxy.front.own import answer_here
-from swapd.proxy.front.replies import Date
-from swapd.proxy.front.surroundings import Door
+from swapd.proxy.front.surroundings import Server
 from swapd.proxy.request_id import request_id_of
-from swapd.proxy.routes import Kind, find_target
+from swapd.proxy.routes import Kind
 
 _HELD: Final = 64 << 10
 """Bytes that are read ahead of the request being served."""
@@ -31,29 +30,6 @@ _LINGERING_S: Final = 10.0
 """A refused body is read and dropped for so long, that the client may come to read the refusal."""
 
 _log = structlog.get_logger(__name__)
-
-
-class Server(Door, Protocol):
-    """What the connections of one port have in common."""
-
-    @property
-    def date(self) -> Date:
-        """Return the current time for heads."""
-
-    def take_memory(self) -> bytearray:
-        """Return memory for a large body."""
-
-    def watch(self, connection: "ClientConnection") -> None:
-        """Look at the connection's time in the next sweeps."""
-
-    def opened(self, connection: "ClientConnection") -> None:
-        """Know a new connection."""
-
-    def closed(self, connection: "ClientConnection") -> None:
-        """Forget a connection."""
-
-    def fallback(self) -> asyncio.Protocol:
-        """Return aiohttp's protocol for one connection."""
 
 
 class Owes(enum.Enum):
@@ -82,6 +58,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_exchange",
+        "_head",
         "_held",
         "_last",
         "_left",
@@ -98,6 +75,8 @@ class ClientConnection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._exchange: FrontExchange | None = None
+        #: the latest, of which the next one may be a repetition
+        self._head: RequestHead | None = None
         #: bytes that have come and are not looked at yet
         self._held = b""
         #: what has come of a small body that is not complete
@@ -193,14 +172,25 @@ class ClientConnection(asyncio.Protocol):
         self._held = b""
         if not data:
             return
-        head = read_head(data)
-        if head is None:
-            self._read_odd(data)
+        head = self._head
+        digits = None if head is None else head.length_in(data)
+        if digits is None:
+            found = read_head(data)
+            if found is None:
+                self._read_odd(data)
+                return
+            head, digits = found
+            self._head = head
+        assert head is not None
+        start = head.size + len(digits)
+        length = int(digits or b"0")
+        if len(data) > start + length and not could_follow(data[start + length :]):
+            # perhaps no request at all: then this one is not to be believed either
+            self._hand_over(data)
             return
         self._owes = _NOTHING
-        server, transport = self._server, self._transport
+        server, transport, match = self._server, self._transport, head.match
         assert transport is not None
-        path, match = find_target(head.target)
         kind = None if match is None else match.route.kind
         if kind is _WEBSOCKET:
             self._hand_over(data)
@@ -209,21 +199,20 @@ class ClientConnection(asyncio.Protocol):
             transport,
             server.date,
             request_id_of(head.client_id),
-            bodiless=head.method == b"HEAD",
+            bodiless=head.bodiless,
             keep_alive=head.keep_alive and not self.closing,
         )
         if (kind is not _INFERENCE or head.method != _POST) and answer_here(
-            server.desk, outlet, match, method=head.method.decode("ascii"), path=path
+            server.desk, outlet, match, method=head.method_name, path=head.path
         ):
-            self._left = head.length
-            self._after(data[head.size :], keep_alive=outlet.keep_alive)
+            self._left = length
+            self._after(data[start:], keep_alive=outlet.keep_alive)
             return
-        assert match is not None
-        exchange = FrontExchange(server, self, head, match, outlet=outlet, path=path)
+        exchange = FrontExchange(server, self, head, digits, outlet=outlet)
         self._exchange = exchange
         if self._writing_paused:
             exchange.pause()
-        self._receive(exchange, head, data)
+        self._receive(exchange, data[start:], length)
 
     def _read_odd(self, data: bytes) -> None:
         """Wait for the rest of a head, or leave it to aiohttp."""
@@ -262,33 +251,33 @@ class ClientConnection(asyncio.Protocol):
 
     # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _receive(self, exchange: FrontExchange, head: RequestHead, data: bytes) -> None:
-        """Take the body as far as it has come with its head."""
+    def _receive(self, exchange: FrontExchange, data: bytes, length: int) -> None:
+        """Take the body as far as it has come with its head, perhaps with more behind it."""
         desk = self._server.desk
-        start, length = head.size, head.length
-        came = len(data) - start
-        self._left = length
+        came = len(data)
         if came >= length and length <= desk.settings.max_body:
-            self._held = data[start + length :] if came > length else b""
+            if came > length:
+                data, self._held = data[:length], data[length:]
             self._left = 0
             if exchange.book(length):
-                exchange.begin(data[start : start + length])
+                exchange.begin(data)
             else:
                 self._refuse(buffer_full())
-        elif length > desk.settings.max_body:
-            self._held = data[start:]
+            return
+        self._left = length
+        if length > desk.settings.max_body:
+            self._held = data
             self._refuse(too_large(desk.settings.max_body))
         elif length > desk.budget.free:
-            self._held = data[start:]
+            self._held = data
             self._refuse(buffer_full())
         elif self.body_came(came):
             self._owe(_BODY)
             if length > LARGE:
                 assert self._transport is not None
-                receiver = BodyReceiver(self, self._server.take_memory(), length, data[start:])
-                self._transport.set_protocol(receiver)
+                self._transport.set_protocol(BodyReceiver(self, self._server.take_memory(), length, data))
             else:
-                self._body = bytearray(data[start:])
+                self._body = bytearray(data)
 
     def _read_body(self, data: bytes) -> None:
         body, exchange = self._body, self._exchange
@@ -298,7 +287,9 @@ class ClientConnection(asyncio.Protocol):
             data, self._held = data[: self._left], data[self._left :]
         if self.body_came(len(data)):
             body += data
-            if not self._left:
+            if self._held and not could_follow(self._held):
+                self._refuse(broken())
+            elif not self._left:
                 self._owes, self._body = _NOTHING, None
                 exchange.begin(bytes(body))
 
@@ -314,12 +305,22 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def body_complete(self, body: memoryview) -> None:
-        """Serve the request of a large body."""
+        """Serve the request of a large body, in a turn of its own: to receive and to read it takes a while each."""
         assert self._transport is not None
         assert self._exchange is not None
         self._owes = _NOTHING
         self._transport.set_protocol(self)
-        self._exchange.begin(body)
+        _ = asyncio.get_running_loop().call_soon(self._begin, self._exchange, body)
+
+    def _begin(self, exchange: FrontExchange, body: memoryview) -> None:
+        if self._exchange is not exchange:
+            # the client has left meanwhile
+            self._server.give_back(body)
+            return
+        try:
+            exchange.begin(body)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one connection
+            self._failed(error)
 
     def _refuse(self, failure: Failure, *, close: bool = False) -> None:
         """Answer before the body is complete; what is still to come of it is read and dropped."""

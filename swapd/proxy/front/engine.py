@@ -1,62 +1,28 @@
-"""Keeps connections to engines, and carries one request and its answer on each of them at a time.
+"""Carries one request and its answer at a time on a connection to an engine.
 
-The pool is a stack: the connection used last is the one most surely open. A connection goes back to it only when the
-answer has been followed to its exact end, the request has been sent whole and the engine keeps it open; bytes beyond an
-answer, or on a connection that nobody has asked, close it. Nothing here knows of clients, models or leases: whoever
-asks is a ``Sink``, and is told everything by callbacks.
+A connection goes back to its pool only when the answer has been followed to its exact end, the request has been sent
+whole and the engine keeps it open; bytes beyond an answer, or on a connection that nobody has asked, close it. Nothing
+here knows of clients, models or leases: whoever asks is a ``Sink``, and is told everything by callbacks.
 """
 
 import asyncio
 import enum
-import re
 from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
-from swapd.core.ids import SECOND, Duration
-from swapd.proxy.front.answers import AnswerHead, read_answer_head
-from swapd.proxy.front.chunks import ChunkError, Chunks, framed
+from swapd.proxy.front.answers import read_answer_head
+from swapd.proxy.front.chunks import LONGEST_PLAIN, ChunkError, Chunks, framed, plain_size
+from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import MalformedAnswerError
-from swapd.proxy.services import Endpoint
 
 Body = bytes | bytearray | memoryview
 
-_IDLE_S: Final = 4.0
-"""Shorter than the 5 s after which common engines close idle connections, so that they are rarely met closed."""
 _MOST_INTERIM: Final = 16
 _JOINED: Final = 16 << 10
 """A body up to this size is sent in one piece with its head: a copy is cheaper than a second write."""
 _SLICE: Final = 256 << 10
 """Written at once; small enough that other streams do not wait for it."""
-_WHOLE_CHUNK: Final = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,7})\r\n")
-
-
-class Sink(Protocol):
-    """Whoever has sent a request. After ``ends``, ``unanswered``, ``malformed`` or ``breaks`` nothing more is told."""
-
-    def begins(self, head: AnswerHead) -> None:
-        """Take the head of the answer."""
-
-    def piece(self, payload: bytes, framed: bytes) -> None:
-        """Take a piece of the body; ``framed`` is the same in chunks, or itself if its length was announced."""
-
-    def pause_point(self) -> None:
-        """Take it that all has been told that has come so far."""
-
-    def ends(self) -> None:
-        """Take it that the answer is complete."""
-
-    def unanswered(self) -> None:
-        """Take it that the connection was lost before a byte of an answer."""
-
-    def malformed(self, why: str) -> None:
-        """Take it that what has come is no head of an answer."""
-
-    def breaks(self, why: str) -> None:
-        """Take it that the answer has broken off in its body."""
-
-    def fails(self, error: Exception) -> None:
-        """Take it that one of these calls, or the reading itself, has raised."""
 
 
 class _State(enum.Enum):
@@ -77,15 +43,30 @@ _UNTIL_CLOSE: Final = _State.UNTIL_CLOSE
 _CLOSED: Final = _State.CLOSED
 
 
+class Owner(Protocol):
+    """Whoever keeps the connections to one engine."""
+
+    #: number of connections, idle or not
+    open: int
+
+    def put(self, connection: "EngineConnection") -> None:
+        """Take a connection whose answer is complete."""
+
+    def lost(self, connection: "EngineConnection") -> None:
+        """Forget a connection that was closed."""
+
+
 class EngineConnection(asyncio.Protocol):
     """One connection."""
 
     __slots__ = (
+        "_between_chunks",
         "_bodiless",
         "_chunks",
         "_full",
         "_head",
         "_interim",
+        "_known",
         "_left",
         "_paused",
         "_pool",
@@ -97,15 +78,19 @@ class EngineConnection(asyncio.Protocol):
         "idle_since",
     )
 
-    def __init__(self, pool: "EnginePool") -> None:
+    def __init__(self, pool: Owner) -> None:
         self._pool = pool
         self._transport: asyncio.Transport
         self._state = _IDLE
+        #: the pool counts it
+        self._known = True
         self._sink: Sink | None = None
         self._head = b""
         self._interim = 0
         self._left = 0
         self._chunks: Chunks | None = None
+        #: the next byte begins a chunk
+        self._between_chunks = False
         self._reusable = True
         self._bodiless = False
         self._paused = False
@@ -143,12 +128,18 @@ class EngineConnection(asyncio.Protocol):
             return
         self._transport.write(head)
         self._unsent = memoryview(body)
-        self._write_on()
+        # in a turn of its own: to read such a body has taken a while already
+        _ = asyncio.get_running_loop().call_soon(self._write_on)
 
     def abort(self) -> None:
         """Drop the request and the connection; nothing is told any more."""
         self._sink = None
         self._close()
+
+    def give_up(self) -> None:
+        """Forget a connection that could not be made, or was no longer wanted: uvloop closes that, but tells nobody."""
+        self._state = _CLOSED
+        self._uncount()
 
     def close(self) -> None:
         """Close a connection that is idle."""
@@ -172,7 +163,9 @@ class EngineConnection(asyncio.Protocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
-        self._pool.open += 1
+        if self._state is _CLOSED:
+            # given up in the meantime
+            self._transport.abort()
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -204,7 +197,7 @@ class EngineConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         state, sink = self._state, self._sink
         self._state, self._sink, self._unsent = _CLOSED, None, None
-        self._pool.lost(self)
+        self._uncount()
         if sink is None:
             return
         if state is _HEAD:
@@ -252,12 +245,17 @@ class EngineConnection(asyncio.Protocol):
             return
         self._head = b""
         self._reusable = head.reusable
-        rest = data[head.size :] if len(data) > head.size else b""
+        rest = data[head.size :]
+        if head.length == len(rest) and not self._bodiless and head.has_body:
+            # the common case: all of it has come at once
+            sink.whole(head, rest)
+            self._end(sink, b"", told=True)
+            return
         sink.begins(head)
-        if self._bodiless or head.status in {204, 304}:
+        if self._bodiless or not head.has_body:
             self._end(sink, rest)
         elif head.chunked:
-            self._state, self._chunks = _CHUNKED, Chunks()
+            self._state, self._chunks, self._between_chunks = _CHUNKED, Chunks(), True
             if rest:
                 self._chunked(sink, rest)
         elif head.length is not None:
@@ -286,25 +284,24 @@ class EngineConnection(asyncio.Protocol):
         self._end(sink, rest)
 
     def _chunked(self, sink: Sink, data: bytes) -> None:
+        if self._between_chunks:
+            # the common case: one whole chunk, passed on as it is
+            at = data.find(b"\r\n", 0, LONGEST_PLAIN + 2)
+            size = plain_size(data[:at]) if at > 0 else 0
+            if size and at + size + 4 == len(data) and data.endswith(b"\r\n"):
+                sink.chunk(data, size)
+                return
         chunks = self._chunks
         assert chunks is not None
-        if chunks.between:
-            # the common case: one whole chunk, passed on as it is
-            found = _WHOLE_CHUNK.match(data)
-            if found is not None:
-                start = found.end()
-                end = start + int(found[1], 16)
-                if end + 2 == len(data) and data.endswith(b"\r\n"):
-                    sink.piece(data[start:end], data)
-                    return
         pieces = chunks.feed(data)
+        self._between_chunks = chunks.between
         if pieces:
             payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             sink.piece(payload, framed(payload))
         if chunks.ended:
             self._end(sink, chunks.rest)
 
-    def _end(self, sink: Sink, rest: bytes) -> None:
+    def _end(self, sink: Sink, rest: bytes, *, told: bool = False) -> None:
         if self._sink is not sink:
             # aborted by the sink meanwhile
             return
@@ -316,7 +313,13 @@ class EngineConnection(asyncio.Protocol):
             self._pool.put(self)
         else:
             self._close()
-        sink.ends()
+        if not told:
+            sink.ends()
+
+    def _uncount(self) -> None:
+        if self._known:
+            self._known = False
+            self._pool.lost(self)
 
     def _end_badly(self) -> None:
         self._sink = None
@@ -325,57 +328,3 @@ class EngineConnection(asyncio.Protocol):
     def _close(self) -> None:
         self._state, self._unsent, self._chunks = _CLOSED, None, None
         self._transport.abort()
-
-
-class EnginePool:
-    """The idle connections to one engine."""
-
-    def __init__(self, endpoint: Endpoint, connect_timeout: Duration) -> None:
-        self._endpoint = endpoint
-        self._connect_timeout_s = connect_timeout / SECOND
-        self._idle: list[EngineConnection] = []
-        self._loop = asyncio.get_running_loop()
-        #: number of connections, idle or not
-        self.open = 0
-        #: the line that names the engine's host, with the line end before it
-        self.host_line: Final = b"\r\nHost: " + endpoint.authority.encode()
-
-    @property
-    def idle(self) -> int:
-        """Return the number of connections that wait for a request."""
-        return len(self._idle)
-
-    def take(self) -> EngineConnection | None:
-        """Return the connection that was used last, if it is fresh enough to be open still."""
-        idle = self._idle
-        while idle:
-            connection = idle.pop()
-            if connection.usable and self._loop.time() - connection.idle_since < _IDLE_S:
-                return connection
-            connection.close()
-        return None
-
-    async def connect(self) -> EngineConnection:
-        """Open another connection; raises ``OSError``, ``TimeoutError`` among them."""
-        async with asyncio.timeout(self._connect_timeout_s):
-            _, connection = await self._loop.create_connection(
-                lambda: EngineConnection(self), self._endpoint.host, self._endpoint.port
-            )
-        return connection
-
-    def put(self, connection: EngineConnection) -> None:
-        """Take a connection whose answer is complete (called by the connection)."""
-        connection.idle_since = self._loop.time()
-        self._idle.append(connection)
-
-    def lost(self, connection: EngineConnection) -> None:
-        """Forget a connection that was closed (called by the connection)."""
-        self.open -= 1
-        if connection in self._idle:
-            self._idle.remove(connection)
-
-    def expire(self, *, everything: bool = False) -> None:
-        """Close the connections that have been idle for too long, or all."""
-        now = self._loop.time()
-        while self._idle and (everything or now - self._idle[0].idle_since >= _IDLE_S):
-            self._idle.pop(0).close()

@@ -7,25 +7,28 @@ loop.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
-from swapd.core.commands import Reject
-from swapd.core.ids import SECOND, Bytes, Duration, InstanceId
+from swapd.core.commands import Grant, Reject
+from swapd.core.ids import SECOND, Duration, InstanceId
 from swapd.core.reasons import Outcome, Rejection
 from swapd.proxy.errors import cut_off, failure_of_reject, internal_error, not_passed_on, overdue
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.front.account import Account
 from swapd.proxy.front.answers import AnswerHead
-from swapd.proxy.front.engine import Body, EngineConnection, EnginePool
-from swapd.proxy.front.heads import RequestHead, without_accept_encoding
+from swapd.proxy.front.comments import Comments
+from swapd.proxy.front.engine import Body, EngineConnection
+from swapd.proxy.front.heads import RequestHead
 from swapd.proxy.front.outlet import Outlet, is_event_stream
+from swapd.proxy.front.pool import EnginePool
+from swapd.proxy.front.sink import Sink
 from swapd.proxy.front.surroundings import Client, Door
 from swapd.proxy.front.understand import understand
-from swapd.proxy.keepalive import READ_OF_AN_ERROR, comment, no_event_stream
-from swapd.proxy.routes import Match
-from swapd.proxy.usage import UsageReader, usage_reader
+from swapd.proxy.keepalive import READ_OF_AN_ERROR, no_event_stream
+from swapd.proxy.usage import UsageReader, usage_in, usage_reader
 
 _log = structlog.get_logger(__name__)
 
@@ -44,33 +47,30 @@ class FrontExchange(Account):
     #: not to be sent on a pooled connection: that may be why the first attempt failed
     _fresh = False
     _opening: asyncio.Task[None] | None = None
-    #: of the next comment while the request waits
-    _timer: asyncio.TimerHandle | None = None
+    #: while the request waits
+    _comments: Comments | None = None
     #: the client takes no more for now
     _paused = False
     _over = False
     #: done when the exchange is over; only for an abandoned one
     _ended: asyncio.Future[None] | None = None
     _reader: UsageReader | None = None
+    #: takes the next chunks as they are
+    _write: Callable[[bytes], None] | None = None
     #: an engine's answer that cannot go into the stream that has begun: its status and its first bytes
     _error: tuple[int, bytearray] | None = None
 
-    def __init__(
-        self, door: Door, client: Client, head: RequestHead, match: Match, *, outlet: Outlet, path: str
-    ) -> None:
-        """``path``: as received, without the query."""
+    #: path and query for the engine; ``None``: as received
+    _target: bytes | None = None
+
+    def __init__(self, door: Door, client: Client, head: RequestHead, digits: bytes, *, outlet: Outlet) -> None:
+        """``digits``: the length of the body, as received."""
         self._door = door
         self._client = client
-        self._head = head
-        self._match = match
+        self.head = head
+        self._digits = digits
         self._desk = desk = door.desk
         self.outlet = outlet
-        self.request_id = outlet.request_id
-        self.method = head.method.decode("ascii")
-        #: path and query for the engine
-        self._target = head.target
-        self.path = path
-        self.dialect = match.route.dialect
         self.arrived = desk.services.now()
 
     # ── what the client's connection says ────────────────────────────────────────────────────────────────────────
@@ -100,6 +100,7 @@ class FrontExchange(Account):
         if self._over:
             return
         self.outlet.drop()
+        self._write = None
         asked = self._engine is not None or self._opening is not None
         if asked and self.model is not None and self._desk.services.options(self.model).finish_on_abort:
             self._finish_alone()
@@ -122,19 +123,24 @@ class FrontExchange(Account):
 
     def _ask(self, body: Body) -> None:
         """Find out the model and ask the core for a place; raises ``RefusedError``."""
-        desk, services = self._desk, self._desk.services
-        wish = understand(services, self._head, self._match, body, self.dialect)
+        desk, services, match = self._desk, self._desk.services, self.head.match
+        assert match is not None
+        wish = understand(services, self.head, match, body)
         model, self._target, self.dialect = wish.model, wish.target, wish.dialect
         self.model = model
         limit = services.options(model).request_timeout
-        lease = desk.gate.open(model, priority=wish.priority, body_bytes=Bytes(self.size), limit=limit)
+        lease = desk.gate.open(model, priority=wish.priority, body_bytes=self.size, limit=limit)
         self.lease = lease
         lease.on_break = self._broken_off_soon
+        answer = lease.answer
+        if type(answer) is Grant:
+            self._attempt(answer.instance)
+            return
         lease.on_answer = self._go_on_soon
-        if lease.answer is not None:
+        if answer is not None:
             self._go_on()
-        elif wish.streams and self._match.route.sse and desk.settings.sse_keepalive is not None:
-            self._comment_later(desk.settings.sse_keepalive)
+        elif wish.streams and match.route.sse and desk.settings.sse_keepalive is not None:
+            self._comments = Comments(self.outlet, desk, lease, desk.settings.sse_keepalive)
 
     def _go_on_soon(self) -> None:
         _ = asyncio.get_running_loop().call_soon(self._go_on)
@@ -147,9 +153,8 @@ class FrontExchange(Account):
         lease = self.lease
         if self._over or lease is None or lease.answer is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._comments is not None:
+            self._comments.stop()
         if isinstance(lease.answer, Reject):
             self._fail(Outcome.REJECTED, failure_of_reject(lease.answer))
         elif lease.is_cut or lease.is_overdue:
@@ -166,17 +171,6 @@ class FrontExchange(Account):
         outcome = Outcome.CUT if lease.is_cut else Outcome.UPSTREAM_FAILED
         self._fail(outcome, failure)
 
-    def _comment_later(self, interval: Duration) -> None:
-        self._timer = asyncio.get_running_loop().call_later(interval / SECOND, self._comment, interval)
-
-    def _comment(self, interval: Duration) -> None:
-        assert self.lease is not None
-        if not self.outlet.begun:
-            self.status = 200
-            self.outlet.begin_stream()
-        self.outlet.comment(comment(self._desk, self.lease))
-        self._comment_later(interval)
-
     # ── the engine ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _attempt(self, instance: InstanceId) -> None:
@@ -189,7 +183,7 @@ class FrontExchange(Account):
             self._send(engine, pool)
             return
         try:
-            self._opening = self._desk.services.tasks.start(self._open(pool), name=f"connect {self.request_id}")
+            self._opening = self._desk.services.tasks.start(self._open(pool), name=f"connect {self.outlet.request_id}")
         except RuntimeError:
             # the daemon is closing
             self._attempt_failed()
@@ -198,6 +192,7 @@ class FrontExchange(Account):
         """Report that not one byte of an answer came; the core's next answer says how it goes on."""
         self._fresh = True
         assert self.lease is not None
+        self.lease.on_answer = self._go_on_soon
         self.lease.upstream_failed()
 
     async def _open(self, pool: EnginePool) -> None:
@@ -214,20 +209,32 @@ class FrontExchange(Account):
             self._attempt_failed()
 
     def _send(self, engine: EngineConnection, pool: EnginePool) -> None:
-        head, body = self._head, self._body
+        head, body = self.head, self._body
         assert body is not None
         self._engine = engine
-        fields = without_accept_encoding(head.fields) if self.outlet.begun else head.fields
-        message = b"%b %b HTTP/1.1%b%b\r\nx-request-id: %b\r\n\r\n" % (
-            head.method,
-            self._target,
-            pool.host_line,
-            fields,
-            self.request_id.encode("ascii"),
-        )
-        engine.send(self, message, body, bodiless=head.method == b"HEAD")
+        if self._target is None and not self.outlet.begun:
+            before, after = head.for_engine(pool.host_line)
+        else:
+            before, after = head.rewritten(pool.host_line, self._target or head.target, readable=self.outlet.begun)
+        request_id = self.outlet.request_id.encode("ascii")
+        engine.send(self, b"%b%b%b%b\r\n\r\n" % (before, self._digits, after, request_id), body, bodiless=head.bodiless)
         if self._paused:
             engine.pause_reading()
+
+    def whole(self, head: AnswerHead, body: bytes) -> None:
+        """Take an answer that has come in one piece."""
+        outlet, lease = self.outlet, self.lease
+        assert lease is not None
+        if outlet.begun or outlet.gone:
+            Sink.whole(self, head, body)
+            return
+        self._engine = None
+        self._release_body()
+        self.usage = usage_in(head.content_type, head.content_encoding, body)
+        self.bytes_out = len(body)
+        self.first_byte = self._desk.services.now()
+        outlet.whole(head, body, lease.grant)
+        self._close(_SERVED)
 
     def begins(self, head: AnswerHead) -> None:
         """Take the head of the engine's answer; from here on nothing is tried again."""
@@ -235,7 +242,6 @@ class FrontExchange(Account):
         self._release_body()
         self._reader = usage_reader(head.content_type, head.content_encoding)
         if not self.outlet.begun:
-            self.status = head.status
             self.outlet.begin(head, self.lease.grant)
         elif not is_event_stream(head):
             self._error = head.status, bytearray()
@@ -254,6 +260,18 @@ class FrontExchange(Account):
             outlet.piece(payload, framed)
         if self._reader is not None:
             self._reader.feed(payload)
+
+    def chunk(self, data: bytes, size: int) -> None:
+        """Pass on a whole chunk."""
+        write = self._write
+        if write is None:
+            Sink.chunk(self, data, size)
+            self._write = self.outlet.chunk_writer if self._error is None else None
+            return
+        self.bytes_out += size
+        write(data)
+        if self._reader is not None:
+            self._reader.feed_chunk(data, size)
 
     def pause_point(self) -> None:
         """Send what is held back."""
@@ -298,13 +316,12 @@ class FrontExchange(Account):
         if self._over:
             return
         self._engine = None
-        _log.error("request_failed", request_id=self.request_id, path=self.path, exc_info=error)
+        _log.error("request_failed", request_id=self.outlet.request_id, path=self.head.path, exc_info=error)
         if self.outlet.begun:
-            self.outlet.break_off(None, self.dialect, self._desk.settings.break_off_timeout)
+            self.outlet.break_off(None, self.told_in, self._desk.settings.break_off_timeout)
         else:
-            self.status = 500
             self.outlet.keep_alive = False
-            self.outlet.error(internal_error(), self.dialect, self._desk.services.random)
+            self.outlet.error(internal_error(), self.told_in, self._desk.services.random)
         self._close(Outcome.CANCELLED)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -318,10 +335,9 @@ class FrontExchange(Account):
             return
         self.reason = failure.reason
         if self.outlet.begun:
-            self.outlet.break_off(failure, self.dialect, self._desk.settings.break_off_timeout)
+            self.outlet.break_off(failure, self.told_in, self._desk.settings.break_off_timeout)
         else:
-            self.status = failure.status
-            self.outlet.error(failure, self.dialect, self._desk.services.random)
+            self.outlet.error(failure, self.told_in, self._desk.services.random)
         self._close(outcome)
 
     def _finish_alone(self) -> None:
@@ -329,7 +345,9 @@ class FrontExchange(Account):
         self.resume()
         self._ended = asyncio.get_running_loop().create_future()
         try:
-            _ = self._desk.services.tasks.start(self._give_up_late(self._ended), name=f"finish {self.request_id}")
+            _ = self._desk.services.tasks.start(
+                self._give_up_late(self._ended), name=f"finish {self.outlet.request_id}"
+            )
         except RuntimeError:
             # the daemon is closing
             self._close(Outcome.CANCELLED)
@@ -354,11 +372,12 @@ class FrontExchange(Account):
         if self._over:
             return
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._comments is not None:
+            self._comments.stop()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
-        self._release_body()
+        if self._body is not None or self._booked:
+            self._release_body()
         if self._opening is not None:
             self._opening.cancel()
         if self._engine is not None:

@@ -10,15 +10,17 @@ parser is the only other one there is.
 import re
 from typing import Final
 
+from swapd.proxy.routes import Match, find_target
+
 MAX_HEAD: Final = 32 << 10
 """Bytes; what is longer goes to aiohttp, which has limits of its own."""
 _MAX_LENGTH_DIGITS: Final = 15
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
-_HEAD: Final = re.compile(
-    rb"(POST|GET|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[\x21-\x7e]*+) HTTP/1\.1"
-    rb"((?:\r\n" + _TOKEN + rb":[\t\x20-\x7e]*+)*+)\r\n\r\n"
-)
+_LINE: Final = rb"(POST|GET|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[\x21-\x7e]*+) HTTP/1\.1"
+_METHODS: Final = (b"POST ", b"GET ", b"HEAD ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ")
+_FIRST_LINE: Final = re.compile(_LINE)
+_HEAD: Final = re.compile(_LINE + rb"((?:\r\n" + _TOKEN + rb":[\t\x20-\x7e]*+)*+)\r\n\r\n")
 _SPECIAL: Final = re.compile(
     rb"\r\n(host|content-length|connection|transfer-encoding|expect|upgrade|te|trailer|keep-alive|http2-settings"
     rb"|proxy-(?:connection|authenticate|authorization)|content-type|content-encoding|x-request-id|x-swapd-model"
@@ -29,6 +31,7 @@ _DROPPED: Final = re.compile(
     rb"\r\n(?:host|connection|keep-alive|x-request-id|proxy-(?:connection|authenticate|authorization)):[^\r\n]*",
     re.IGNORECASE,
 )
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)", re.IGNORECASE)
 _ACCEPT_ENCODING: Final = re.compile(rb"\r\naccept-encoding:[^\r\n]*", re.IGNORECASE)
 _DROPPED_NAMES: Final = frozenset((b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization"))
 _OTHER_FORMS: Final = (b"multipart/", b"audio/", b"image/", b"video/", b"application/octet-stream")
@@ -36,33 +39,87 @@ _OTHER_FORMS: Final = (b"multipart/", b"audio/", b"image/", b"video/", b"applica
 
 
 class RequestHead:
-    """One request's head, as far as anything here needs it. What the class says holds until the head says otherwise."""
+    """What a head says but for the length of the body; what the class says holds until the head says otherwise.
+
+    A client sends the same head again and again, with other lengths only: then it is not read again, see ``length_in``.
+    """
 
     method: bytes
+    method_name: str
     target: bytes
-    #: bytes of the head itself
-    size: int
-    #: fields for the engine, each with the line end before it
-    fields: bytes
-    #: of the body
-    length = 0
+    #: the path without the query, and its route
+    path: str
+    match: Match | None
+    #: fields for the engine, each with the line end before it; the digits of the length stand between the two
+    before: bytes
+    after: bytes
     keep_alive = True
+    #: it is HEAD: the answer has no body
+    bodiless = False
     #: value of ``x-request-id``, ``x-swapd-model`` and ``x-swapd-priority``
     client_id: str | None = None
     model: str | None = None
     priority: str | None = None
+    #: bytes of the head as it was received, without the digits of the length
+    size: int
+    #: what was received before these digits, and after them
+    _start: bytes
+    _end: bytes
+    #: what the engine at this host gets
+    _host_line: bytes | None = None
+    _for_engine: tuple[bytes, bytes]
+
+    def for_engine(self, host_line: bytes) -> tuple[bytes, bytes]:
+        """Return what an engine gets before the digits of the length, and after them up to the request's id."""
+        if self._host_line is not host_line:
+            self._host_line = host_line
+            self._for_engine = self.rewritten(host_line, self.target)
+        return self._for_engine
+
+    def rewritten(self, host_line: bytes, target: bytes, *, readable: bool = False) -> tuple[bytes, bytes]:
+        """Return the same with another target; ``readable``: the answer must not be compressed."""
+        before, after = self.before, self.after
+        if readable:
+            before, after = _ACCEPT_ENCODING.sub(b"", before), _ACCEPT_ENCODING.sub(b"", after)
+        return b"%b %b HTTP/1.1%b%b" % (self.method, target, host_line, before), after + b"\r\nx-request-id: "
+
+    def length_in(self, data: bytes) -> bytes | None:
+        """Return the digits of the length if ``data`` begins with this head, whatever they are; else ``None``."""
+        start = self._start
+        if not start or not data.startswith(start):
+            return None
+        at = len(start)
+        end = data.find(b"\r", at, at + _MAX_LENGTH_DIGITS + 1)
+        if end < 0 or not data.startswith(self._end, end):
+            return None
+        digits = data[at:end]
+        return digits if digits.isdigit() else None
+
+    def split(self, received: bytes, fields: bytes) -> None:
+        """Take the head as it was received, and its fields for the engine, apart at the length."""
+        found, left = _LENGTH.search(received), _LENGTH.search(fields)
+        if found is None or left is None:
+            self._start = self._end = self.after = b""
+            self.before, self.size = fields, len(received)
+        else:
+            self._start, self._end = received[: found.start(1)], received[found.end(1) :]
+            self.before, self.after = fields[: left.start(1)], fields[left.end(1) :]
+            self.size = len(self._start) + len(self._end)
 
 
-def read_head(data: bytes) -> RequestHead | None:
-    """Return the head at the beginning of ``data``, which holds all of it; ``None`` if it is not of the plain form."""
+def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
+    """Return the head at the beginning of ``data``, which holds all of it, and the digits of its length, if any.
+
+    ``None``: it is not of the plain form.
+    """
     found = _HEAD.match(data)
     if found is None:
         return None
     head = RequestHead()
     head.method, head.target, fields = found.groups()
-    head.size = found.end()
     special = _SPECIAL.findall(fields)
     hosts = lengths = dropped = 0
+    digits = b""
     for name, value in special:
         key = name.lower()
         if key == b"host":
@@ -72,7 +129,6 @@ def read_head(data: bytes) -> RequestHead | None:
             digits = value.rstrip(b" \t")
             if not digits.isdigit() or len(digits) > _MAX_LENGTH_DIGITS:
                 return None
-            head.length = int(digits)
         elif key == b"content-type":
             if value.lower().startswith(_OTHER_FORMS):
                 return None
@@ -87,10 +143,14 @@ def read_head(data: bytes) -> RequestHead | None:
     if not dropped and fields[2:7].lower() == b"host:":
         # the common case, a fifth of the cost
         end = fields.find(b"\r\n", 2)
-        head.fields = fields[end:] if end > 0 else b""
+        kept = fields[end:] if end > 0 else b""
     else:
-        head.fields = _DROPPED.sub(b"", fields)
-    return head
+        kept = _DROPPED.sub(b"", fields)
+    head.split(found[0], kept)
+    head.method_name = head.method.decode("ascii")
+    head.bodiless = head.method == b"HEAD"
+    head.path, head.match = find_target(head.target)
+    return head, digits
 
 
 def _take(head: RequestHead, key: bytes, value: bytes) -> bool:
@@ -116,6 +176,12 @@ def could_begin(data: bytes) -> bool:
     return len(data) <= MAX_HEAD and data.count(b"\n") == data.count(b"\r\n") and b"\0" not in data
 
 
-def without_accept_encoding(fields: bytes) -> bytes:
-    """Return the fields for an engine whose answer has to be readable."""
-    return _ACCEPT_ENCODING.sub(b"", fields)
+def could_follow(data: bytes) -> bool:
+    """Tell whether ``data``, which came with a request and beyond its body, is or may become one of the plain form."""
+    data = data.lstrip(b"\r\n")
+    if b"\r\n\r\n" in data:
+        return read_head(data) is not None
+    line, end, _ = data.partition(b"\r\n")
+    if end:
+        return _FIRST_LINE.fullmatch(line) is not None and could_begin(data)
+    return any(line.startswith(method) or method.startswith(line) for method in _METHODS) and could_begin(data)

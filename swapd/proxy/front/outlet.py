@@ -27,6 +27,8 @@ class Outlet:
 
     #: a head has been written, or is about to be
     begun = False
+    #: of that head; 0: none
+    status = 0
     #: the client has left
     gone = False
     _unsent = b""
@@ -55,6 +57,7 @@ class Outlet:
     def begin(self, head: AnswerHead, grant: Grant | None) -> None:
         """Take the head of an engine's answer; it is written with the first piece, or by ``flush``."""
         self.begun = True
+        self.status = head.status
         self._unsent = replies.engine_head(
             head,
             self.request_id.encode(),
@@ -63,13 +66,32 @@ class Outlet:
             bodiless=self._bodiless,
             keep_alive=self.keep_alive,
         )
-        self._chunked = head.length is None and not self._bodiless and head.status not in {204, 304}
+        self._chunked = head.length is None and not self._bodiless and head.has_body
         self._left = head.length or 0
         self._failable = replies.is_stream(head.content_type) and not head.content_encoding
+
+    def whole(self, head: AnswerHead, body: bytes, grant: Grant | None) -> None:
+        """Write an engine's answer that is complete, and has a length."""
+        self.begun = True
+        self.status = head.status
+        start = replies.engine_head(
+            head,
+            self.request_id.encode(),
+            date=self._date,
+            grant=grant,
+            bodiless=False,
+            keep_alive=self.keep_alive,
+        )
+        if len(body) <= _JOINED:
+            self._write(start + body)
+        else:
+            self._write(start)
+            self._write(body)
 
     def begin_stream(self) -> None:
         """Write the head of an event stream before there is an answer."""
         self.begun = self._chunked = self._failable = True
+        self.status = 200
         self._write(replies.stream_head(self.request_id.encode(), date=self._date, keep_alive=self.keep_alive))
 
     def comment(self, text: bytes) -> None:
@@ -94,6 +116,11 @@ class Outlet:
             self._unsent = b""
         if self._transport is not None:
             self._transport.write(data)
+
+    @property
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """Return what takes whole chunks as they are, until the client leaves; ``None``: they go through ``piece``."""
+        return self._transport.write if self._chunked and not self._unsent and self._transport is not None else None
 
     def flush(self) -> None:
         """Write the head if it has not left yet."""
@@ -142,6 +169,7 @@ class Outlet:
 
     def _own(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.begun = True
+        self.status = status
         self._write(
             replies.own(status, headers, body, date=self._date, bodiless=self._bodiless, keep_alive=self.keep_alive)
         )

@@ -46,27 +46,33 @@ def engine_head(
 
     A body without a known length goes out in chunks, also where the engine marks its end by closing.
     """
-    fields = head.fields
-    extra = b""
-    if grant is not None and (grant.waited or grant.cold_start):
-        told = start_headers(grant)
-        fields = without(fields, told)
-        extra = b"".join(f"\r\n{name}: {value}".encode() for name, value in told.items())
+    told = {} if grant is None or not (grant.waited or grant.cold_start) else start_headers(grant)
+    if told or bodiless or not keep_alive:
+        before, after = _around_id(head, told, bodiless=bodiless, keep_alive=keep_alive)
+    else:
+        # the common case: the same for every request that gets this answer
+        if head.plain is None:
+            head.plain = _around_id(head, told, bodiless=False, keep_alive=True)
+        before, after = head.plain
+    return b"%b%b%b%b\r\n\r\n" % (before, request_id, after, b"" if head.has_date else date.line())
+
+
+def _around_id(head: AnswerHead, told: Mapping[str, str], *, bodiless: bool, keep_alive: bool) -> tuple[bytes, bytes]:
+    """Return what stands before and after the request's id; ``told``: how its start went."""
+    fields = without(head.fields, told)
+    after = b"".join(f"\r\n{name}: {value}".encode() for name, value in told.items())
     if is_stream(head.content_type):
         fields = without(fields, ("x-accel-buffering",))
-        extra += b"\r\nx-accel-buffering: no"
+        after += b"\r\nx-accel-buffering: no"
     if head.status == 204:
         fields = without(fields, ("content-length",))
-    elif head.length is None and not bodiless and head.status != 304:
-        extra += b"\r\nTransfer-Encoding: chunked"
-    if not head.has_date:
-        extra += date.line()
+    elif head.length is None and not bodiless and head.has_body:
+        after += b"\r\nTransfer-Encoding: chunked"
     if not head.has_server:
-        extra += b"\r\nServer: swapd"
+        after += b"\r\nServer: swapd"
     if not keep_alive:
-        extra += _CLOSE
-    status = b"HTTP/1.1 %d %b" % (head.status, head.reason)
-    return b"%b%b\r\nx-request-id: %b%b\r\n\r\n" % (status, fields, request_id, extra)
+        after += _CLOSE
+    return b"HTTP/1.1 %d %b%b\r\nx-request-id: " % (head.status, head.reason, fields), after
 
 
 def stream_head(request_id: bytes, *, date: Date, keep_alive: bool) -> bytes:

@@ -9,8 +9,9 @@ from swapd.core.ids import SECOND, InstanceId
 from swapd.proxy.desk import Desk
 from swapd.proxy.front.arena import Arena
 from swapd.proxy.front.client import ClientConnection
-from swapd.proxy.front.engine import EnginePool
+from swapd.proxy.front.pool import EnginePool
 from swapd.proxy.front.replies import Date
+from swapd.proxy.front.surroundings import Connection
 from swapd.proxy.server import Handler, HttpServer, Malformed
 
 _SWEEP_S: Final = 1.0
@@ -27,8 +28,8 @@ class FrontServer(HttpServer):
         self.date: Final = Date()
         self._arena = Arena()
         self._pools: dict[InstanceId, EnginePool] = {}
-        self._fast: dict[ClientConnection, None] = {}
-        self._watched: dict[ClientConnection, None] = {}
+        self._fast: dict[Connection, None] = {}
+        self._watched: dict[Connection, None] = {}
         self._front_sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
@@ -89,17 +90,17 @@ class FrontServer(HttpServer):
         if isinstance(memory, bytearray):
             self._arena.give(memory)
 
-    def watch(self, connection: ClientConnection) -> None:
+    def watch(self, connection: Connection) -> None:
         """Look at the connection's time in the next sweeps."""
         self._watched[connection] = None
 
-    def opened(self, connection: ClientConnection) -> None:
+    def opened(self, connection: Connection) -> None:
         """Know a new connection."""
         self._fast[connection] = None
         if self._front_sweeper is None:
             self._sweep_front_later()
 
-    def closed(self, connection: ClientConnection) -> None:
+    def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self._fast.pop(connection, None)
         self._watched.pop(connection, None)

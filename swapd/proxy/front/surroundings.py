@@ -1,10 +1,12 @@
-"""Names what an exchange needs around it: what outlives it, and the connection on which it came."""
+"""Names what an exchange and its connection need around them: what outlives them, and each other."""
 
+import asyncio
 from typing import Protocol
 
 from swapd.core.ids import InstanceId
 from swapd.proxy.desk import Desk
-from swapd.proxy.front.engine import EnginePool
+from swapd.proxy.front.pool import EnginePool
+from swapd.proxy.front.replies import Date
 
 
 class Door(Protocol):
@@ -26,3 +28,39 @@ class Client(Protocol):
 
     def over(self) -> None:
         """Go on: the answer has been written, or never will be."""
+
+
+class Connection(Protocol):
+    """A client's connection, as the port sees it."""
+
+    def close_when_idle(self) -> None:
+        """Take no further request."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def in_time(self, now: float) -> bool:
+        """End what takes too long; ``False``: the client owes nothing any more."""
+
+
+class Server(Door, Protocol):
+    """What the connections of one port have in common."""
+
+    @property
+    def date(self) -> Date:
+        """Return the current time for heads."""
+
+    def take_memory(self) -> bytearray:
+        """Return memory for a large body."""
+
+    def watch(self, connection: Connection) -> None:
+        """Look at the connection's time in the next sweeps."""
+
+    def opened(self, connection: Connection) -> None:
+        """Know a new connection."""
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+
+    def fallback(self) -> asyncio.Protocol:
+        """Return aiohttp's protocol for one connection."""

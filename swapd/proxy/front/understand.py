@@ -25,28 +25,28 @@ class Wish(NamedTuple):
     priority: Priority
     #: the client asked for a stream in the body
     streams: bool
-    #: path and query for the engine
-    target: bytes
+    #: path and query for the engine; ``None``: as received
+    target: bytes | None
     #: in which errors are told
     dialect: Dialect
 
 
-def understand(services: Services, head: RequestHead, match: Match, body: Body, dialect: Dialect) -> Wish:
-    """Return what the client wants; ``dialect`` is the route's. Raises ``RefusedError``."""
+def understand(services: Services, head: RequestHead, match: Match, body: Body) -> Wish:
+    """Return what the client wants. Raises ``RefusedError``."""
+    dialect = match.route.dialect
     priority = _HIGH if head.priority is None else priority_named(head.priority)
     if match.path_name is not None:
-        method, target = head.method.decode("ascii"), head.target.decode("ascii")
-        address = address_of(services, match, method, target)
+        address = address_of(services, match, head.method_name, head.target.decode("ascii"))
         return Wish(address.model, priority, False, address.target.encode("ascii"), address.dialect)  # noqa: FBT003
     if type(body) is bytes:
         # the ordinary body, and a name that is known
         plain = read_plain(body)
-        model = None if plain is None or plain.model is None else services.directory.resolve(plain.model)
+        model = None if plain is None else services.directory.resolve(plain.model)
         if plain is not None and model is not None:
-            return Wish(model, priority, plain.stream, head.target, dialect)
+            return Wish(model, priority, plain.stream, None, dialect)
     found = read_json(body) if len(body) else BodyFields(None, stream=False)
     name = found.model
     if name is None:
         query = head.target.partition(b"?")[2].decode("ascii")
         name = name_beside_body(URL.build(path="/", query_string=query, encoded=True).query, head.model)
-    return Wish(resolved(services, name), priority, found.stream, head.target, dialect)
+    return Wish(resolved(services, name), priority, found.stream, None, dialect)
