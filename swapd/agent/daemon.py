@@ -28,6 +28,7 @@ from swapd.agent.directory import Directory
 from swapd.agent.execute import Executor
 from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
 from swapd.agent.narrate import narrate
+from swapd.agent.notes import Notes
 from swapd.agent.operators import Operators
 from swapd.agent.pump import Pump
 from swapd.agent.recorder import FlightRecorder
@@ -43,7 +44,7 @@ from swapd.config.compile import compile_catalog, compile_topology, with_sizes
 from swapd.config.load import Loaded
 from swapd.config.schema import OnExit, Settings
 from swapd.core.catalog import Catalog
-from swapd.core.commands import FootprintMeasured, Grant, LoadFinished, Note
+from swapd.core.commands import Grant
 from swapd.core.events import (
     CatalogChanged,
     Event,
@@ -53,11 +54,9 @@ from swapd.core.events import (
     RequestArrived,
 )
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId
-from swapd.core.reasons import LoadResult
 from swapd.core.scheduler import Scheduler
 from swapd.core.view import NodeView, WeightStanding
 from swapd.history.arrivals import Arrivals
-from swapd.history.database import Measured
 from swapd.history.store import History
 from swapd.instances import Instances
 from swapd.instances.output import log_path
@@ -183,7 +182,7 @@ class Daemon:
             planner=self._directory,
             cache=self._weights,
             answered=self._operators.answered,
-            noted=self._noted,
+            noted=Notes(self._metrics, self._hub, self._timelines, self._history).take,
             started=self._history.instance_used,
             read_memory=self._read_memory,
         )
@@ -337,20 +336,6 @@ class Daemon:
     def _read_memory(self) -> None:
         if self._gpus is not None:
             self._gpus.read_memory()
-
-    def _noted(self, note: Note) -> None:
-        self._metrics.observe(note)
-        self._hub.publish(note)
-        if isinstance(note, LoadFinished):
-            self._timelines.finished(note)
-        match note:
-            case LoadFinished(result=LoadResult.READY):
-                self._history.record_load(note.model, note.source, note.load_time, note.stages)
-            case FootprintMeasured():
-                measured = Measured(note.revision, note.declared, note.measured)
-                self._history.record_footprint(note.model, measured)
-            case _:
-                pass
 
     def _apply(self, settings: Settings, catalog: Catalog) -> None:
         catalog = with_sizes(catalog, settings, self._sizes)
