@@ -5,6 +5,8 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +20,7 @@ from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights
 from swapd.weights.facts import Fetched, FetchFailed
 from swapd.weights.inventory import Layout
+from swapd.weights.sources import connections
 from swapd.weights.sources.base import ChangedError, RemoteFile, SourceError, select
 from swapd.weights.sources.http import HttpSource, shown
 from swapd.weights.sources.registry import source_for
@@ -129,6 +132,50 @@ async def test_a_local_file_that_changes_is_noticed(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))
     with pytest.raises(ChangedError):
         source.open(file, 0, 3)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Make a certificate for this machine, signed by itself, and its key beside it."""
+    path = tmp_path / "tls.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run([*command, "-keyout", path.with_suffix(".key"), "-out", path], check=True, capture_output=True)
+    return path
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+async def test_https_is_fetched_from_whom_this_machine_trusts_and_from_nobody_else(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    content = noise(3 * MIB + 5)
+    async with serving(tls=context) as made:
+        made.blobs["/m"] = Blob(content)
+        made.cut_after = [MIB]
+        async with running(tmp_path / "cache", {M: Weights(f"{made.url}/m")}, retries=1) as run:
+            connections._tls.cache_clear()
+            answer = await run.fetch()
+            assert isinstance(answer, FetchFailed)
+            assert (answer.failure, "certificate verify failed" in answer.detail) == (FetchFailure.UNREACHABLE, True)
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            connections._tls.cache_clear()
+            assert isinstance(await run.fetch(), Fetched)
+            path = run.cache.path(M)
+            assert path is not None
+            assert path.read_bytes() == content
+        source = HttpSource(f"{made.url}/m")
+        file = (await asyncio.to_thread(source.list)).files[0]
+        made.gate = asyncio.Event()
+        stream = await asyncio.to_thread(source.open, file, 0, 100)
+        reading = asyncio.ensure_future(asyncio.to_thread(stream.readinto, memoryview(bytearray(100))))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(stream.close)
+        with contextlib.suppress(SourceError):
+            assert await asyncio.wait_for(reading, 30) == 0
+        made.gate.set()
+    connections._tls.cache_clear()
 
 
 # The hub: its address is read from the environment when its library is imported, so the fetch runs in a process.
