@@ -91,6 +91,8 @@ class Flight:
     models: list[ModelName] = field(default_factory=list)
     total: int = 0
     came: int = 0
+    #: bytes that other copies have
+    _lent: int = 0
     #: bytes on the disk before this transfer
     _present: int = 0
     _transfer: Transfer | None = None
@@ -136,11 +138,11 @@ class Flight:
 
     def progress(self) -> Progress:
         """Return how far it has come."""
-        here = self._transfer.present if self._transfer is not None else 0
         came, now = self._came_by_now(), self.tools.now()
         begun, before = self._ticks[0] if self._ticks else (now, came)
         rate = (came - before) * SECOND / (now - begun) if now > begun else 0.0
-        done = min(self.total, here + came)
+        # what an earlier try left counts from the beginning: it is being read through
+        done = min(self.total, self._lent + max(self._present, self._written()))
         eta = seconds((self.total - done) / rate) if rate > 0 else None
         return Progress(Bytes(done), Bytes(self.total), rate, eta)
 
@@ -181,8 +183,9 @@ class Flight:
             stack.callback(self.tools.locks.tidy)
             pieces, lenders = self._here(files)
             lacking = {file.identity: file for file in files if file.identity not in pieces}
-            self.total = sum(file.size for file in files)
             booking = Booking(sum(file.size for file in lacking.values()), frozenset(lacking), self._written)
+            self.total = sum(file.size for file in files)
+            self._lent = self.total - booking.size
             for lender in lenders:
                 account.borrow(lender)
                 stack.callback(partial(account.give_back, lender))

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -97,16 +98,16 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(server: Server | None = None, **routes: Any) -> AsyncIterator[Server]:
-    """Run a server; `routes`: further GET handlers by name are not needed, all paths are blobs."""
+async def serving(server: Server | None = None, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+    """Run a server."""
     server = server or Server()
     app = web.Application()
     app.router.add_get("/{path:.*}", server.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    server.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield server
     finally:

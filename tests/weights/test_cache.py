@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from swapd.weights.facts import (
     Removed,
     Verified,
 )
+from swapd.weights.sources.base import RemoteFile
+from swapd.weights.sources.local import LocalSource, LocalStream
 from tests.weights.caches import MIB, M, N, Running, noise, running
 from tests.weights.servers import Blob, Server, serving
 
@@ -335,3 +338,28 @@ async def test_a_bandwidth_is_kept_to(server: Server, path: Path) -> None:
         await run.fetch()
         least = (len(CONTENT) - 3.5 * MIB) / (10 * MIB)
         assert loop.time() - began > least, "a quarter of a second may come at once, the last piece is not waited for"
+
+
+async def test_what_other_copies_have_counts_as_progress_from_the_beginning(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, go = tmp_path / "store", threading.Event()
+    store.mkdir()
+    for name, size in (("a", 2 * MIB), ("b", 4 * MIB)):
+        (store / name).write_bytes(noise(size, size))
+    real = LocalSource.open
+
+    def opened(self: LocalSource, file: RemoteFile, start: int, stop: int) -> LocalStream:
+        go.wait(60)
+        return real(self, file, start, stop)
+
+    async with running(path, {M: Weights(f"file://{store}", ("a",)), N: Weights(f"file://{store}")}) as run:
+        await run.fetch(M)
+        monkeypatch.setattr(LocalSource, "open", opened)
+        run.cache.fetch(N)
+        async with asyncio.timeout(60):
+            while (told := run.cache.progress(N)) is None or told.total != 6 * MIB:
+                await asyncio.sleep(0.01)
+        assert told.done >= 2 * MIB, "a is here"
+        go.set()
+        assert isinstance(await run.answer(N), Fetched)

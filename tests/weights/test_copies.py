@@ -1,11 +1,8 @@
-"""What becomes of copies: changed by hand, damaged, evicted, removed, read into memory."""
+"""What becomes of copies: damaged, evicted, removed, read into memory."""
 
 import asyncio
-import errno
 import hashlib
-import json
 import os
-import shutil
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -26,7 +23,6 @@ from swapd.weights.facts import (
     Verified,
     Warmed,
 )
-from swapd.weights.room import Room
 from swapd.weights.sources.base import Checksum
 from tests.weights.caches import MIB, M, N, Running, noise, running
 from tests.weights.servers import Blob, Server, serving
@@ -60,22 +56,6 @@ def content_of(run: Running, model: str = M) -> bytes:
     path = run.cache.path(M if model == M else N)
     assert path is not None
     return path.read_bytes()
-
-
-async def test_files_added_and_deleted_by_hand_are_noticed(server: Server, path: Path, tmp_path: Path) -> None:
-    async with running(path, {M: weights(server)}) as run:
-        await run.fetch()
-        copy = run.cache.copies()[0].path
-        shutil.copytree(copy, tmp_path / "elsewhere")
-        (copy / "m.gguf").unlink()
-        await run.until_cached({})
-        assert run.cache.path(M) is None
-        shutil.rmtree(copy)
-        shutil.copytree(tmp_path / "elsewhere", copy, copy_function=shutil.copy)  # with other times
-        await run.until_cached({M: len(CONTENT)})
-        with (copy / "m.gguf").open("r+b") as file:
-            file.write(b"changed by hand")
-        await run.until_cached({})
 
 
 async def test_a_missing_file_is_fetched_and_the_others_are_not(path: Path, tmp_path: Path) -> None:
@@ -249,63 +229,6 @@ async def test_what_is_not_cached_is_neither_warmed_nor_verified_nor_removed(ser
         assert await run.cache.in_memory(M) == 0
 
 
-async def test_a_copy_from_the_future_or_from_long_ago_is_one_like_any_other(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "m").write_bytes(CONTENT)
-    models = {M: Weights(f"file://{tmp_path}/m")}
-    for time_ns in (0, 4 * 10**18):  # the clock of the node is set meanwhile
-        async with running(path, models) as run:
-            run.cache.remove(M)
-            await run.until(Removed)
-            await run.fetch()
-            file = run.cache.path(M)
-            assert file is not None
-            os.utime(file, ns=(time_ns, time_ns))
-            await run.until_cached({})
-            await run.until_cached({M: len(CONTENT)})
-        async with running(path, models) as run:
-            assert run.cached == {M: len(CONTENT)}
-
-
-async def test_links_in_the_folder_count_as_what_they_are_and_what_they_lead_to_stays(
-    server: Server, path: Path, tmp_path: Path
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "large").write_bytes(noise(4 * MIB))
-    path.mkdir()  # noqa: ASYNC240 - quick
-    (path / "link").symlink_to(elsewhere)
-    (path / "circle").symlink_to(path)
-    async with running(path, {M: weights(server)}, max_size=6 * MIB) as run:
-        assert run.cache.stats().foreign < MIB
-        assert isinstance(await run.fetch(), Fetched)
-        copy = run.cache.copies()[0].path
-        (copy / "link").symlink_to(elsewhere)
-        run.cache.remove(M)
-        await run.until(Removed)
-        await run.settled()
-    assert (elsewhere / "large").stat().st_size == 4 * MIB
-
-
-async def test_a_marker_that_leads_out_of_its_folder_makes_no_copy(server: Server, path: Path, tmp_path: Path) -> None:
-    async with running(path, {M: weights(server)}) as run:
-        await run.fetch()
-        marker = run.cache.copies()[0].path / ".swapd.json"
-    (path / "m.gguf").hardlink_to(marker.parent / "m.gguf")
-    marker.write_text(marker.read_text().replace('"m.gguf"', '"../m.gguf"'))
-    async with running(path, {M: weights(server)}) as run:
-        assert (run.cached, run.cache.path(M)) == ({}, None)
-
-
-async def test_a_marker_that_cannot_be_read_makes_no_copy(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server)}) as run:
-        await run.fetch()
-        marker = run.cache.copies()[0].path / ".swapd.json"
-    for broken in ("", "[]", "{}", json.dumps({"version": 99})):
-        marker.write_text(broken)
-        async with running(path, {M: weights(server)}) as run:
-            assert run.cached == {}
-
-
 async def test_a_copy_given_up_by_an_engine_is_fetched_anew_even_without_a_model_that_names_it(
     server: Server, path: Path
 ) -> None:
@@ -357,47 +280,6 @@ async def test_a_promised_checksum_is_compared_again_when_a_copy_is_verified(ser
         assert check_file(copy.path, file) == "m.gguf cannot be read: No such file or directory"
 
 
-async def test_a_folder_that_goes_away_as_a_whole_and_comes_back_is_noticed(server: Server, path: Path) -> None:
-    async with running(path, {M: weights(server)}, look_period=200_000_000) as run:
-        await run.fetch()
-        path.rename(path.with_name("away"))  # noqa: ASYNC240 - quick
-        await asyncio.sleep(0)
-        path.with_name("away").rename(path)
-        (run.cache.copies()[0].path / "m.gguf").unlink()
-        await run.until_cached({})
-        shutil.rmtree(path)
-        path.mkdir()  # noqa: ASYNC240 - quick
-        async with asyncio.timeout(60):
-            while run.cache.copies():
-                await asyncio.sleep(0.01)
-
-
-async def test_what_an_earlier_run_was_removing_counts_until_it_is_gone(server: Server, path: Path) -> None:
-    rubbish = path / ".swapd/trash/1-old"
-    rubbish.mkdir(parents=True)
-    (rubbish / "m.gguf").write_bytes(CONTENT)
-    (path / ".swapd/staging/half").mkdir(parents=True)
-    async with running(path, {M: weights(server)}, max_size=6 * MIB) as run:
-        assert isinstance(await run.fetch(), Fetched)
-        assert (rubbish.exists(), (path / ".swapd/staging/half").exists()) == (False, False)
-        assert run.cache.stats().used == len(CONTENT)
-
-
-async def test_what_cannot_be_removed_goes_on_counting(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Path, target: Path) -> None:
-        raise PermissionError(errno.EACCES, "no")
-
-    async with running(path, {M: weights(server)}) as run:
-        await run.fetch()
-        with monkeypatch.context() as broken:
-            broken.setattr(Path, "rename", refuse)
-            run.cache.remove(M)
-            await run.until(Removed)
-        assert (run.cached, run.cache.stats().used) == ({}, len(CONTENT))
-
-
 async def test_split_weights_are_served_by_their_first_part(path: Path, tmp_path: Path) -> None:
     (tmp_path / "split").mkdir()
     for part in (1, 2, 3):
@@ -407,20 +289,6 @@ async def test_split_weights_are_served_by_their_first_part(path: Path, tmp_path
         found = run.cache.path(M)
         assert found is not None
         assert found.name == "m-00001-of-00003.gguf"
-
-
-async def test_partials_of_a_copy_that_was_just_made_when_the_daemon_ended_are_removed_by_the_next(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as hurried:
-        hurried.setattr(Room, "clear_away", lambda *_: None)
-        async with running(path, {M: weights(server)}) as run:
-            await run.fetch()
-    (left,) = os.listdir(path / ".swapd/partial")  # noqa: PTH208 - names alone
-    assert left
-    async with running(path, {M: weights(server)}) as again:
-        assert os.listdir(path / ".swapd/partial") == []  # noqa: PTH208 - names alone
-        assert (again.cached, content_of(again)) == ({M: len(CONTENT)}, CONTENT)
 
 
 async def test_a_cache_can_be_closed_at_any_moment_and_begun_again(server: Server, path: Path) -> None:

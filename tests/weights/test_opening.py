@@ -1,16 +1,21 @@
 """When the cache's folder is opened, and models whose files lie outside of it."""
 
 import asyncio
+import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
+from swapd.aio.threads import StoppedError
 from swapd.core.reasons import FetchFailure
-from swapd.weights import Weights
+from swapd.weights import Weights, ahead
 from swapd.weights.facts import CacheRead, Fetched, FetchFailed, Warmed
 from swapd.weights.inventory import Layout
+from swapd.weights.page_cache import Warming, Warmth
 from tests.weights.caches import MIB, M, N, Running, noise, running
 
 
@@ -117,3 +122,32 @@ async def test_files_of_the_node_outside_the_cache_are_read_into_memory_and_noth
         with pytest.raises(FileNotFoundError):
             await run.cache.in_memory(M)
         assert await run.cache.in_memory(N) == 0
+
+
+async def test_reading_ahead_can_be_ended_and_is_answered_as_it_stands_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    class Slow(Warming):
+        @override
+        def run(self) -> Warmth:
+            begun.set()
+            while not self._stop.stopped:
+                with contextlib.suppress(StoppedError):
+                    self._stop.pause(60)
+            return super().run()
+
+    monkeypatch.setattr(ahead, "Warming", Slow)
+    (tmp_path / "m").write_bytes(noise(MIB))
+    async with running(tmp_path / "cache") as run:
+        run.cache.serve({}, local={M: tmp_path / "m"})
+        run.cache.stop_warming(M)
+        run.cache.warm(M)
+        run.cache.warm(M)
+        await asyncio.to_thread(begun.wait, 60)
+        run.cache.stop_warming(M)
+        told = await run.until(Warmed)
+        assert (told.read, told.whole) == (0, False)
+        await asyncio.sleep(0)
+        assert [type(fact) for fact in run.facts].count(Warmed) == 1, "the second order joined the first"
