@@ -4,7 +4,18 @@ import argparse
 import subprocess
 import sys
 
-NAMES = ("core", "placement", "placement_study", "policies", "agreement", "footprint", "swap", "relay", "cache")
+NAMES = (
+    "core",
+    "placement",
+    "placement_study",
+    "policies",
+    "simulator",
+    "agreement",
+    "footprint",
+    "swap",
+    "relay",
+    "cache",
+)
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ def row(rules: Rules, outcomes: Mapping[int | None, Outcome], study: Study, limi
     """Return one row: figures of the node over all seeds, of each seed alone if there are any, and of the models."""
     runs = [node_figures(outcome, limit) for outcome in outcomes.values()]
     models = [model_figures(outcome.report, study.catalog, limit) for outcome in outcomes.values()]
-    tiers = {model: weigh(hours).tier for model, hours in study.hours().items()}
+    tiers = {model: weigh(hours).tier for model, hours in study.hours()}
     found: Figures = {
         "policy": rules.policy,
         "protect_s": None if rules.protect is None else rules.protect / SECOND,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from swapd.core.catalog import Catalog
-from swapd.core.commands import Answer, Command, Placed, Start, Stop
+from swapd.core.commands import Answer, Command, Placed, Start, Stop, Transitioned
 from swapd.core.events import EngineGone, Event, InstanceReady, LoadOrdered, ProcessesGone, Tick, UnloadOrdered
 from swapd.core.ids import NO_GPUS, GpuSet, Instant, ModelName, RequestId
-from swapd.core.reasons import PlacementQuality
+from swapd.core.reasons import PlacementQuality, State
 from swapd.core.scheduler import Scheduler
 from swapd.core.topology import NodeTopology
 
@@ -52,6 +52,8 @@ class _Node:
         gpus = tuple(replace(gpu, measured=False) for gpu in topology.gpus)
         self._core = Scheduler(replace(topology, gpus=gpus), catalog, _NOW)
         self._qualities: dict[ModelName, PlacementQuality] = {}
+        #: the models that are on the node
+        self._places: dict[ModelName, GpuSet] = {}
         self._answer: Answer | None = None
         self._requests = 0
 
@@ -82,6 +84,9 @@ class _Node:
                 return ProcessesGone(_NOW, command.instance), EngineGone(_NOW, command.instance)
             case Placed():
                 self._qualities[command.model] = command.quality
+                self._places[command.model] = command.gpus
+            case Transitioned(after=State.UNLOADING | State.GONE):
+                self._places.pop(command.model, None)
             case Answer():
                 self._answer = command
             case _:
@@ -98,8 +103,7 @@ class _Node:
         return "" if answer.ok else answer.detail
 
     def _gpus(self, name: ModelName) -> GpuSet:
-        instances = [instance for instance in self._core.view(_NOW).instances if instance.model == name]
-        return instances[0].gpus if instances else NO_GPUS
+        return self._places.get(name, NO_GPUS)
 
     def _next_request(self) -> RequestId:
         self._requests += 1

@@ -19,8 +19,9 @@ MODELS: Final = ("model", "gpus", "load_s")
 #: a load that takes this many times as long as listed has failed; at least the daemon's own default
 _LOAD_TIMEOUT: Final = 3
 _LEAST_TIMEOUT: Final = 600 * SECOND
-#: seconds of thirty years: times are counted from the start of the trace, not from 1970
-_BEYOND: Final = 1_000_000_000
+#: the most that may stand in a column. Seconds of thirty years: times are counted from the start, not from 1970; and
+#: no load takes longer than a day
+_MOST: Final = {"t_s": 1_000_000_000, "service_s": 1_000_000_000, "gpus": 1_000, "load_s": 86_400}
 
 
 class TraceError(ValueError):
@@ -90,7 +91,9 @@ def _number(row: Mapping[str, str], column: str, line: int) -> float:
         value = float(row[column])
     except ValueError:
         value = math.nan
-    if not 0 <= value < _BEYOND:
-        most = f" to {_BEYOND:,}, counted from the start" if value >= _BEYOND and column == "t_s" else ""
-        raise TraceError(f"line {line}: {column} is a number from 0{most}, not {row[column]!r}")
+    most = _MOST[column]
+    if not 0 <= value <= most:
+        start = ", counted from the start" if column == "t_s" else ""
+        limit = f" to {most:,}{start}" if value > most else ""
+        raise TraceError(f"line {line}: {column} is a number from 0{limit}, not {row[column]!r}")
     return value

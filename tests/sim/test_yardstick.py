@@ -38,6 +38,12 @@ def study(name: str) -> Study:
     return Study(NODE, Catalog(patient), arrivals)
 
 
+def whole_week() -> Study:
+    """Return the synthetic week as it is."""
+    with (TRACES / "synth45_requests.csv").open() as lines:
+        return replace(study("synth45"), arrivals=read_requests(lines))
+
+
 @cache
 def outcome(name: str, rules: Rules) -> Report:
     return play(study(name), rules).report
@@ -131,3 +137,17 @@ def test_the_worst_wait_for_a_model_is_a_drain_and_two_loads(name: str) -> None:
     turns = Turns(0)
     play(played, Rules(), observers=[turns])
     assert max(turns.waits)[0] <= played.catalog.settings.drain_after + longest + 2 * (seconds(3) + load)
+
+
+def test_a_week_of_34_000_requests_is_a_matter_of_six_events_each() -> None:
+    """What the simulator works off; `python -m benchmarks simulator` tells the seconds."""
+    handled = 0
+
+    def count(_: Event, __: tuple[Command, ...]) -> None:
+        nonlocal handled
+        handled += 1
+
+    played = whole_week()
+    report = play(played, Rules(), observers=[count]).report
+    assert report.node.served == len(played.arrivals) > 34_000
+    assert handled <= 6 * len(played.arrivals)
