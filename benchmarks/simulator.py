@@ -33,7 +33,7 @@ class Work:
 def measured(models: Path) -> float:
     """Play the week; print what it took and return the seconds."""
     work, begin = Work(), time.process_time()
-    study = scene(Options(trace=REQUESTS, models=models))
+    study = scene(Options(trace=REQUESTS, models=models)).study
     play(study, Rules(), observers=[work])
     took = time.process_time() - begin
     requests, count = len(study.arrivals), len(study.catalog.models)

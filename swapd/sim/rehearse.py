@@ -5,6 +5,7 @@ Rules that hold here:
 * The core decides, as it would in the daemon; engines load and leave in no time.
 * Pinned models are placed first, as at the daemon's start. Every other model is then loaded by itself beside them, and
   unloaded again, so that the order of the file does not matter.
+* No promise counts: how long a model may be waited for has no part in where it goes.
 * The node is empty: nobody else holds memory of a GPU, whatever its driver says just now.
 """
 
@@ -15,12 +16,13 @@ from typing import Final
 from swapd.core.catalog import Catalog
 from swapd.core.commands import Answer, Command, Placed, Start, Stop, Transitioned
 from swapd.core.events import EngineGone, Event, InstanceReady, LoadOrdered, ProcessesGone, Tick, UnloadOrdered
-from swapd.core.ids import NO_GPUS, GpuSet, Instant, ModelName, RequestId
+from swapd.core.ids import NO_GPUS, Duration, GpuSet, Instant, ModelName, RequestId
 from swapd.core.reasons import PlacementQuality, State
 from swapd.core.scheduler import Scheduler
 from swapd.core.topology import NodeTopology
 
 _NOW: Final = Instant(0)
+_EVER: Final = Duration(1 << 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class _Node:
 
     def __init__(self, topology: NodeTopology, catalog: Catalog) -> None:
         gpus = tuple(replace(gpu, measured=False) for gpu in topology.gpus)
-        self._core = Scheduler(replace(topology, gpus=gpus), catalog, _NOW)
+        models = {name: replace(spec, max_wait=_EVER) for name, spec in catalog.models.items()}
+        self._core = Scheduler(replace(topology, gpus=gpus), replace(catalog, models=models), _NOW)
         self._qualities: dict[ModelName, PlacementQuality] = {}
         #: the models that are on the node
         self._places: dict[ModelName, GpuSet] = {}
