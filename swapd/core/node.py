@@ -94,8 +94,10 @@ class Reservation:
     model: Model
     gpus: GpuSet
     since: Instant
-    #: who has to leave for it; empty while loads are in the way
+    #: who has to leave for it; empty while loads are in the way …
     victims: tuple[Instance, ...]
+    #: … namely of these
+    awaited: tuple[Instance, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -44,7 +44,7 @@ def keep(node: Node) -> None:
         return
     if reservation.victims:
         _drain_victims(node, reservation)
-    elif not any(_is_in_the_way(i) for gpu in node.on(reservation.gpus) for i in gpu.instances.values()):
+    elif not any(map(_is_in_the_way, reservation.awaited)):
         _begin_to_drain(node, reservation.model)
 
 
@@ -128,9 +128,10 @@ def _keep_room(node: Node, model: Model) -> None:
         if _is_in_the_way(instance) and not instance.model.pinned:
             costs[instance.id] = cost(node, instance, floor)
     plan = _plan(node, model, dict(sorted(costs.items())))
-    if plan is not None:
+    awaited = () if plan is None else tuple(filter(_is_in_the_way, plan.victims))
+    if plan is not None and awaited:
         node.changes += 1
-        node.reservation = Reservation(model, plan.gpus, node.at, ())
+        node.reservation = Reservation(model, plan.gpus, node.at, (), awaited)
         _tell(node, model, plan, "once the loads there have ended")
 
 

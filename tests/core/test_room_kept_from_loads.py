@@ -1,13 +1,15 @@
 """Loads that follow each other on the same GPUs do not keep a model that needs them all out for ever."""
 
+from dataclasses import replace
+
 import pytest
 
 from swapd.core import events as ev
-from swapd.core.catalog import Priority
+from swapd.core.catalog import ModelSpec, Priority
 from swapd.core.commands import Transitioned
-from swapd.core.ids import ModelName, seconds
+from swapd.core.ids import Bytes, ModelName, seconds
 from swapd.core.reasons import State
-from tests.core.driver import Asked, World, spec
+from tests.core.driver import GIB, Asked, World, spec, topology
 
 PATIENT = seconds(3600)
 SMALL = ("a", "b", "c", "d")
@@ -17,6 +19,10 @@ def relay(world: World, *, until: int) -> None:
     """Four models on two GPUs, loads of 50 s, half a load apart: there is no moment at which nobody loads."""
     for turn, at in enumerate(range(0, until, 25)):
         world.request(SMALL[turn % 4], at=at, service=1)
+
+
+def hungry(made: ModelSpec) -> ModelSpec:
+    return replace(made, footprint=replace(made.footprint, host_bytes=Bytes(8 * GIB)))
 
 
 def crowded(**settings: object) -> tuple[World, Asked]:
@@ -82,6 +88,18 @@ def test_kept_room_is_given_back_where_the_least_residency_begins_with_the_end_o
     assert world.core.view().reservation is None
     world.run(600)
     assert big.granted[0][0] == 210 + 60 + 3 + 10
+
+
+def test_a_load_on_other_gpus_is_awaited_for_its_host_memory() -> None:
+    late, big = (hungry(spec(name, load=load, max_wait=PATIENT)) for name, load in (("late", 400), ("big", 10)))
+    world = World([late, big], devices=replace(topology(2), host_bytes=Bytes(10 * GIB)), protect=seconds(0))
+    world.request("late", at=0, service=5)
+    world.engines["late"].progress = 30
+    asked = world.request("big", at=1)
+    world.run(200)
+    assert world.core.view().reservation is not None
+    world.run(600)
+    assert asked.granted[0][0] == 400 + 5 + 3 + 10
 
 
 def test_kept_room_is_given_back_when_nobody_waits_for_it_any_more() -> None:
