@@ -86,9 +86,12 @@ def scene(options: Options) -> Scene:
     return Scene(study, dropped=len(arrivals) - len(listed))
 
 
-def duration(value: str, option: str) -> Duration:
-    """Return a duration of the command line; ``never`` is longer than any trace. Raises ``click.BadParameter``."""
-    if value == "never":
+def duration(value: str, option: str, *, endless: bool = True) -> Duration:
+    """Return a duration of the command line. Raises ``click.BadParameter``.
+
+    ``never``, which is longer than any trace, is one only where it may be ``endless``.
+    """
+    if endless and value == "never":
         return NEVER
     try:
         return parse_duration(value)
@@ -189,7 +192,7 @@ def _timings(options: Options) -> Timings:
     """Return how long it takes to get rid of a model: two thirds to end it, the rest until its memory is free."""
     if options.unload is None:
         return Timings()
-    unload = duration(options.unload, "--unload")
+    unload = duration(options.unload, "--unload", endless=False)
     stop = Duration(2 * unload // 3)
     return Timings(stop=stop, release=Duration(unload - stop))
 

@@ -97,7 +97,7 @@ def simulate(
 
     _drawable(plot)
     asked = Options(trace=trace, models=models, **options)
-    longest = parsed(limit, "--limit")
+    longest = parsed(limit, "--limit", endless=False)
     setting = scene(asked)
     study = setting.study
     rules = list(_rules(policy, protect, study))

@@ -257,6 +257,8 @@ def test_missing_files_and_wrong_words_are_told(files: tuple[str, ...], tmp_path
     assert "taken.svg cannot be written: Is a directory" in refusal(*files, "--plot", str(tmp_path / "taken.svg"))
     assert "whole numbers" in refusal(*files, "--seeds", "a", code=2)
     assert "unit" in refusal(*files, "--limit", "60", code=2)
+    assert "write a duration" in refusal(*files, "--limit", "never", code=2)
+    assert "write a duration" in refusal(*files, "--unload", "never", code=2)
     assert "exclude each other" in refusal(*files, "--gpus", "2", "--topology", str(HGX), code=2)
     (tmp_path / "bad.yaml").write_text("models: 7\n")
     assert "bad.yaml" in refusal(*files[:4], str(tmp_path / "bad.yaml"))
