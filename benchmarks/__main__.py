@@ -10,7 +10,8 @@ from pathlib import Path
 from benchmarks import goals
 
 NAMES = (
-    *("core", "placement", "placement_study", "policies", "agreement", "footprint", "swap", "relay", "stalls"),
+    *("core", "placement", "placement_study", "policies", "simulator", "agreement"),
+    *("footprint", "swap", "relay", "stalls"),
     "cache",
 )
 

@@ -18,6 +18,7 @@ from swapd.config.problems import ConfigError
 from swapd.config.units import parse_duration, parse_size
 from swapd.core.catalog import Catalog
 from swapd.core.ids import Bytes, Duration, ModelName
+from swapd.core.sentences import number
 from swapd.core.topology import Gpu, NodeTopology
 from swapd.gpus.fake_gpu import Product
 from swapd.gpus.fixture import MatrixError
@@ -51,9 +52,20 @@ class Options:
     drain_after: str | None = None
     unload: str | None = None
     round_gpus: bool = False
+    #: requests for models that are not listed are left out
+    drop_unknown: bool = False
 
 
-def scene(options: Options) -> Study:
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is to be played, and what of the trace is not."""
+
+    study: Study
+    #: requests left out because their model is not listed
+    dropped: int = 0
+
+
+def scene(options: Options) -> Scene:
     """Return what is to be played. Raises ``click.ClickException``."""
     arrivals = _requests(options.trace)
     if not arrivals:
@@ -63,22 +75,23 @@ def scene(options: Options) -> Study:
     else:
         topology = _node(options)
         catalog = _listed(options, topology, len(arrivals))
-    study = Study(topology, _ruled(options, catalog), arrivals, timings=_timings(options))
-    stray = unlisted(arrivals, catalog.models)
-    if stray:
-        raise click.ClickException(f"{options.models} does not list {_names(stray)}, which {options.trace} asks for")
+    listed = _of_listed(options, arrivals, catalog)
+    study = Study(topology, _ruled(options, catalog), listed, timings=_timings(options))
     study = study.pinning(_pins(options, catalog))
     if options.round_gpus:
         study = study.rounded_up()
     for place in rehearse(study.topology, study.catalog):
         if place.why:
             raise click.ClickException(printable(place.why))
-    return study
+    return Scene(study, dropped=len(arrivals) - len(listed))
 
 
-def duration(value: str, option: str) -> Duration:
-    """Return a duration of the command line; ``never`` is longer than any trace. Raises ``click.BadParameter``."""
-    if value == "never":
+def duration(value: str, option: str, *, endless: bool = True) -> Duration:
+    """Return a duration of the command line. Raises ``click.BadParameter``.
+
+    ``never``, which is longer than any trace, is one only where it may be ``endless``.
+    """
+    if endless and value == "never":
         return NEVER
     try:
         return parse_duration(value)
@@ -94,6 +107,23 @@ def _requests(path: Path) -> list[Arrival]:
         raise click.ClickException(f"{path} cannot be read: {error.strerror or error}") from None
     except TraceError as error:
         raise click.ClickException(f"{path}: {printable(error)}") from None
+
+
+def _of_listed(options: Options, arrivals: list[Arrival], catalog: Catalog) -> list[Arrival]:
+    """Return the requests for listed models; refuse the others, unless they are to be left out."""
+    stray = unlisted(arrivals, catalog.models)
+    if not stray:
+        return arrivals
+    known = [arrival for arrival in arrivals if arrival.model in catalog.models]
+    if not known:
+        raise click.ClickException(f"{options.models} lists none of the models that {options.trace} asks for")
+    if not options.drop_unknown:
+        count = f"{number(len(arrivals) - len(known), 'request')} of {len(arrivals)}"
+        raise click.ClickException(
+            f"{options.models} does not list {_names(stray)}, for which {options.trace} has {count}. "
+            "Add a line for each such model, or leave these requests out with --drop-unknown"
+        )
+    return known
 
 
 def _listed(options: Options, topology: NodeTopology, requests: int) -> Catalog:
@@ -162,7 +192,7 @@ def _timings(options: Options) -> Timings:
     """Return how long it takes to get rid of a model: two thirds to end it, the rest until its memory is free."""
     if options.unload is None:
         return Timings()
-    unload = duration(options.unload, "--unload")
+    unload = duration(options.unload, "--unload", endless=False)
     stop = Duration(2 * unload // 3)
     return Timings(stop=stop, release=Duration(unload - stop))
 

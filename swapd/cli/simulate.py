@@ -10,7 +10,7 @@ import click
 from swapd.cli.help import Command
 
 if TYPE_CHECKING:
-    from swapd.cli.scene import Options
+    from swapd.cli.scene import Options, Scene
     from swapd.core.ids import Duration
     from swapd.sim.lives import Lives
     from swapd.sim.study import Rules, Study
@@ -62,6 +62,7 @@ def _list(*names: str, **options: Any) -> Callable[..., Any]:
     "--max-wait", metavar="DURATION", help="Cold-start promise of every model. [default: never, or as configured]"
 )
 @click.option("--unload", metavar="DURATION", help="From the order to stop until the memory is free. [default: 3s]")
+@click.option("--drop-unknown", is_flag=True, help="Leave out the requests for models that are not listed.")
 @click.option("--round-gpus", is_flag=True, help="Round every model's GPUs up to a power of two.")
 @_list("--seed", "--seeds", "seeds", metavar="LIST", help="Repeat with load times that vary by 15 %, once per seed.")
 @click.option("--limit", metavar="DURATION", default="60s", show_default=True, help="The wait that is too long.")
@@ -96,8 +97,9 @@ def simulate(
 
     _drawable(plot)
     asked = Options(trace=trace, models=models, **options)
-    longest = parsed(limit, "--limit")
-    study = scene(asked)
+    longest = parsed(limit, "--limit", endless=False)
+    setting = scene(asked)
+    study = setting.study
     rules = list(_rules(policy, protect, study))
     document, drawn = _play(study, rules, _numbers(seeds), longest, draw=plot is not None)
     if advise:
@@ -109,7 +111,7 @@ def simulate(
             draw(plot, drawn, len(study.topology.gpus))
         except OSError as error:
             raise click.ClickException(f"{plot} cannot be written: {error.strerror or error}") from None
-    document = {**_head(asked, study, limit_s=longest / 1e9), **document}
+    document = {**_head(asked, setting, limit_s=longest / 1e9), **document}
     if as_json:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
@@ -160,13 +162,15 @@ def _play(
     return {"seeds": [seed for seed in seeds if seed is not None], "policies": rows}, drawn
 
 
-def _head(options: "Options", study: "Study", limit_s: float) -> dict[str, Any]:
+def _head(options: "Options", setting: "Scene", limit_s: float) -> dict[str, Any]:
+    study = setting.study
     return {
         "trace": str(options.trace),
         "models": str(options.models),
         "topology": None if options.fixture is None else str(options.fixture),
         "gpus": len(study.topology.gpus),
         "requests": len(study.arrivals),
+        "dropped_requests": setting.dropped,
         "model_count": len(study.catalog.models),
         "duration_s": (study.arrivals[-1].at - study.arrivals[0].at) / 1e9,
         "pinned": sorted(name for name, spec in study.catalog.models.items() if spec.pinned),

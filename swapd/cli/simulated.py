@@ -8,6 +8,7 @@ from rich.text import Text
 
 from swapd.cli.client import printable
 from swapd.cli.table import age, table, wide
+from swapd.core.sentences import number
 
 Json = dict[str, Any]
 
@@ -20,13 +21,7 @@ _MODELS: Final = 12
 def print_document(document: Json) -> None:
     """Print the document of ``swapd simulate``."""
     console = wide(Console(markup=False, highlight=False, emoji=False))
-    seeds = f", {len(document['seeds'])} seeds" if document["seeds"] else ""
-    console.print(
-        Text(
-            f"{document['requests']} requests in {age(document['duration_s'])} for {document['model_count']} models "
-            f"on {document['gpus']} GPUs{seeds}"
-        )
-    )
+    console.print(Text(_headline(document)))
     console.print()
     console.print(_rows(document))
     console.print()
@@ -38,6 +33,14 @@ def print_document(document: Json) -> None:
         console.print(Text("\nAdvice", "bold"))
         for sentence in document["advice"]["sentences"]:
             console.print(Text(f"- {printable(sentence)}"))
+
+
+def _headline(document: Json) -> str:
+    requests, models = number(document["requests"], "request"), number(document["model_count"], "model")
+    seeds = f", {number(len(document['seeds']), 'seed')}" if document["seeds"] else ""
+    dropped = f"; {document['dropped_requests']} left out" if document["dropped_requests"] else ""
+    where = f"on {number(document['gpus'], 'GPU')}"
+    return f"{requests} in {age(document['duration_s'])} for {models} {where}{seeds}{dropped}"
 
 
 def _rows(document: Json) -> Table:

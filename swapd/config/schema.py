@@ -118,7 +118,8 @@ class Scheduling(Section):
 
     drain_after: fields.AnyDuration = Duration(120 * SECOND)
     """Once a request has waited this long, the models that stand in its way get no new requests until it is served.
-    Earlier where the model's `max_wait` demands it. Long enough that ordinary streams end by themselves."""
+    Earlier where the model's `max_wait` demands it. Long enough that ordinary streams end by themselves. After half as
+    long again no new load begins in its way either."""
 
     drain_timeout: fields.DurationOrNull = None
     """How long a draining model's running requests may go on before they are cut. No limit by default, because

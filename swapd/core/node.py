@@ -90,13 +90,15 @@ class Asking:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """GPUs kept for one model, whose residents drain."""
+    """GPUs kept for one model, whose residents drain once no load is in the way any more."""
 
     model: Model
     gpus: GpuSet
     since: Instant
-    #: who has to leave for it
+    #: who has to leave for it; empty while loads are in the way …
     victims: tuple[Instance, ...]
+    #: … namely of these
+    awaited: tuple[Instance, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

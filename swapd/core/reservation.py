@@ -9,12 +9,15 @@ Rules that hold here:
 * It is dropped as soon as its model is placed, nobody waits for it any more, or its weights prove to be far off; then
   its victims serve again.
 * The other models go on with the GPUs outside it.
+* A load that somebody waits for is never broken off, and in its place the next one may begin: whoever needs many GPUs
+  could wait for ever. After half as long again as ``drain_after`` the GPUs are kept although loads are in the way: no
+  new one begins there, the residents go on serving, and they drain when these loads have ended.
 """
 
 from collections.abc import Mapping
 
-from swapd.core.eta import clearing_estimate, drain_costs, drain_due, weights_slack
-from swapd.core.eviction import Failed, Plan, candidates, find
+from swapd.core.eta import clearing_estimate, drain_costs, drain_due, keep_after, weights_slack
+from swapd.core.eviction import Failed, Plan, candidates, clock_floor, cost, find
 from swapd.core.grants import serve, settle_orders
 from swapd.core.guards import is_patient
 from swapd.core.ids import InstanceId
@@ -23,7 +26,7 @@ from swapd.core.node import Node, Reservation
 from swapd.core.placement import option, suited
 from swapd.core.reasons import State
 from swapd.core.sentences import gpu_list
-from swapd.core.state import Model
+from swapd.core.state import Instance, Model
 from swapd.core.weights import lacks_weights
 
 
@@ -44,7 +47,27 @@ def keep(node: Node) -> None:
     if unsuited or any(option(gpu, need, leaving) is None for gpu in node.on(reservation.gpus)):
         drop(node)
         return
-    _drain_victims(node, reservation)
+    if reservation.victims:
+        _drain_victims(node, reservation)
+    elif not any(map(_is_in_the_way, reservation.awaited)):
+        _begin_to_drain(node, reservation.model)
+
+
+def _is_in_the_way(instance: Instance) -> bool:
+    """Say whether an instance is on its way to serve somebody, so that it can neither leave nor drain yet."""
+    booked = instance.state is State.RESERVED
+    return booked or (instance.state is State.LOADING and instance.model.claimed)
+
+
+def _begin_to_drain(node: Node, model: Model) -> None:
+    """Choose the victims for a model whose GPUs were kept until the loads there had ended."""
+    assert model.since is not None
+    patient = is_patient(node, model, model.since, clearing_estimate(node))
+    plan = _plan(node, model, drain_costs(node, patient=patient))
+    if plan is None:
+        drop(node)
+    else:
+        _reserve(node, model, plan)
 
 
 def drop(node: Node) -> None:
@@ -83,11 +106,14 @@ def consider(node: Node) -> None:
         if patient not in costs:
             idle[patient] = {} if slot_free else candidates(node, patient=patient)
             costs[patient] = drain_costs(node, patient=patient)
-        placeable = not slot_free and _plan(node, model, idle[patient]) is not None
-        plan = None if placeable else _plan(node, model, costs[patient])
-        if plan is not None:
-            _reserve(node, model, plan)
-            return
+        if slot_free or _plan(node, model, idle[patient]) is None:
+            plan = _plan(node, model, costs[patient])
+            if plan is not None:
+                _reserve(node, model, plan)
+            elif patient and node.at - model.since >= keep_after(node):
+                _keep_room(node, model)
+            if node.reservation is not None:
+                return
         failed.add(model.need, patient=patient)
         if failed.covers_all(node.needs):
             return
@@ -102,6 +128,20 @@ def _somebody_due(node: Node, clearing: int) -> bool:
     return node.at - oldest >= node.settings.drain_after or node.at >= limit - clearing
 
 
+def _keep_room(node: Node, model: Model) -> None:
+    """Keep GPUs for a model that only loads keep from a reservation."""
+    costs, floor = drain_costs(node, patient=True), clock_floor(node)
+    for instance in node.instances.values():
+        if _is_in_the_way(instance) and not instance.model.pinned:
+            costs[instance.id] = cost(node, instance, floor)
+    plan = _plan(node, model, dict(sorted(costs.items())))
+    awaited = () if plan is None else tuple(filter(_is_in_the_way, plan.victims))
+    if plan is not None and awaited:
+        node.changes += 1
+        node.reservation = Reservation(model, plan.gpus, node.at, (), awaited)
+        _tell(node, model, plan, "once the loads there have ended")
+
+
 def _plan(node: Node, model: Model, costs: Mapping[InstanceId, float]) -> Plan | None:
     return find(node, model.need, node.topology.all_gpus, costs)
 
@@ -109,11 +149,14 @@ def _plan(node: Node, model: Model, costs: Mapping[InstanceId, float]) -> Plan |
 def _reserve(node: Node, model: Model, plan: Plan) -> None:
     node.changes += 1
     node.reservation = Reservation(model, plan.gpus, node.at, plan.victims)
-    names = ", ".join(victim.model.name for victim in plan.victims)
-    where = f"{gpu_list(plan.gpus)} {'is' if plan.gpus.bit_count() == 1 else 'are'}"
-    model.story.add(node.at, f"{where} reserved for it; draining {names}")
-    node.story.add(node.at, f"{where} reserved for {model.name}; draining {names}")
+    _tell(node, model, plan, f"draining {', '.join(victim.model.name for victim in plan.victims)}")
     _drain_victims(node, node.reservation)
+
+
+def _tell(node: Node, model: Model, plan: Plan, what: str) -> None:
+    where = f"{gpu_list(plan.gpus)} {'is' if plan.gpus.bit_count() == 1 else 'are'}"
+    model.story.add(node.at, f"{where} reserved for it; {what}")
+    node.story.add(node.at, f"{where} reserved for {model.name}; {what}")
 
 
 def _drain_victims(node: Node, reservation: Reservation) -> None:

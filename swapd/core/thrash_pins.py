@@ -34,7 +34,8 @@ def attend(node: Node) -> None:
         ratio = model.demand.load_ratio(node.at, model.lhat)
         if node.at - model.thrash_pin >= PIN_LEAST and ratio < MARGINAL_RATIO:
             _lift(node, model, f"{model.name} is pinned no more: its demand (load ratio {ratio:.2f}) has gone down")
-    thrashing = [m for m in node.models.values() if m.demand.verdict is Verdict.THRASHING and _may_pin(m)]
+    judged = [node.models[name] for name in node.load.watched]
+    thrashing = [model for model in judged if model.demand.verdict is Verdict.THRASHING and _may_pin(model)]
     for model in sorted(thrashing, key=lambda m: (-_worth(node, m), m.name)):
         _try(node, model)
 

@@ -163,6 +163,8 @@ class NodeLoad:
     gpu_seconds: Decayed = field(default_factory=Decayed)
     #: models whose verdict may be worse than ok; evaluated by the timer
     watched: dict[ModelName, None] = field(default_factory=dict)
+    #: models that had better be elsewhere, by the last advice or by their week
+    advised: dict[ModelName, None] = field(default_factory=dict)
     next_evaluation: Instant | None = None
     #: of the node as a whole, the last one taken
     verdict: Verdict = Verdict.OK

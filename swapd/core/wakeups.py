@@ -6,7 +6,7 @@ A moment that has passed is never named: what was due then is done, or waits for
 from swapd.core import gate
 from swapd.core.asking import next_order
 from swapd.core.due import idle_moment
-from swapd.core.eta import clearing_estimate, release_estimate
+from swapd.core.eta import clearing_estimate, keep_after, release_estimate
 from swapd.core.guards import protected_until, resident_until
 from swapd.core.ids import Instant
 from swapd.core.node import Node
@@ -98,7 +98,8 @@ def _of_pending(node: Node, found: list[int]) -> None:
     if settings.protect_max_wait is not None:
         _add(found, node.ages.after(at - settings.protect_max_wait), settings.protect_max_wait)
     if node.reservation is None:
-        _add(found, node.ages.after(at - settings.drain_after), settings.drain_after)
+        for wait in (settings.drain_after, keep_after(node)):
+            _add(found, node.ages.after(at - wait), wait)
     clearing = clearing_estimate(node)
     _add(found, node.limits.after(at + clearing), -clearing)
 

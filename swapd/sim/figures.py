@@ -16,6 +16,7 @@ from swapd.sim.study import Outcome, Rules, Study
 
 Figures = dict[str, Any]
 
+_MAXIMA: Final = ("wait_max_s", "wait_ready_max_s")
 _WORST: Final = (Verdict.THRASHING, Verdict.MARGINAL, Verdict.OK)
 
 
@@ -23,7 +24,7 @@ def row(rules: Rules, outcomes: Mapping[int | None, Outcome], study: Study, limi
     """Return one row: figures of the node over all seeds, of each seed alone if there are any, and of the models."""
     runs = [node_figures(outcome, limit) for outcome in outcomes.values()]
     models = [model_figures(outcome.report, study.catalog, limit) for outcome in outcomes.values()]
-    tiers = {model: weigh(hours).tier for model, hours in study.hours().items()}
+    tiers = {model: weigh(hours).tier for model, hours in study.hours()}
     found: Figures = {
         "policy": rules.policy,
         "protect_s": None if rules.protect is None else rules.protect / SECOND,
@@ -99,6 +100,7 @@ def _waits(report: ModelReport, limit: Duration) -> Figures:
         "wait_p95_s": report.wait_s(0.95),
         "wait_p99_s": report.wait_s(0.99),
         "wait_max_s": report.max_wait_s,
+        "wait_ready_max_s": report.max_ready_wait_s,
         "delayed_share": report.delayed / max(1, report.served),
         "over_limit_share": report.over(limit) / max(1, report.requests),
     }
@@ -115,7 +117,7 @@ def _one(key: str, values: Sequence[Any]) -> Any:
         return worst(dict.fromkeys(map(Verdict, values), 1.0)).value
     if isinstance(first, str | bool) or first is None or all(value == first for value in values):
         return round(first, 6) if isinstance(first, float) else first
-    if key == "wait_max_s":
+    if key in _MAXIMA:
         return round(max(values), 6)
     return round(sum(values) / len(values), 6)
 
@@ -127,6 +129,7 @@ _UNASKED: Final = ModelReport(
     mean_wait_s=0.0,
     p99_wait_s=0.0,
     max_wait_s=0.0,
+    max_ready_wait_s=0.0,
     waits=(),
     loads=0,
     failed_loads=0,

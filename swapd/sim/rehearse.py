@@ -5,8 +5,8 @@ Rules that hold here:
 * The core decides, as it would in the daemon; engines load and leave in no time.
 * Pinned models are placed first, as at the daemon's start. Every other model is then loaded by itself beside them, and
   unloaded again, so that the order of the file does not matter.
-* The node is empty: nobody else holds memory of a GPU, whatever its driver says just now; and all weights are
-  on it.
+* No promise counts: how long a model may be waited for has no part in where it goes.
+* The node is empty: nobody else holds memory of a GPU, whatever its driver says just now; and all weights are on it.
 """
 
 from collections import deque
@@ -14,15 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from swapd.core.catalog import Catalog
-from swapd.core.commands import Answer, Command, Placed, Start, Stop
+from swapd.core.commands import Answer, Command, Placed, Start, Stop, Transitioned
 from swapd.core.events import EngineGone, Event, InstanceReady, LoadOrdered, ProcessesGone, Tick, UnloadOrdered
-from swapd.core.ids import NO_GPUS, GpuSet, Instant, ModelName, RequestId
-from swapd.core.reasons import PlacementQuality
+from swapd.core.ids import NO_GPUS, Duration, GpuSet, Instant, ModelName, RequestId
+from swapd.core.reasons import PlacementQuality, State
 from swapd.core.scheduler import Scheduler
 from swapd.core.topology import NodeTopology
 from swapd.sim.shelf import at_hand
 
 _NOW: Final = Instant(0)
+_EVER: Final = Duration(1 << 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,11 @@ class _Node:
 
     def __init__(self, topology: NodeTopology, catalog: Catalog) -> None:
         gpus = tuple(replace(gpu, measured=False) for gpu in topology.gpus)
-        self._core = Scheduler(replace(topology, gpus=gpus), catalog, _NOW)
+        models = {name: replace(spec, max_wait=_EVER) for name, spec in catalog.models.items()}
+        self._core = Scheduler(replace(topology, gpus=gpus), replace(catalog, models=models), _NOW)
         self._qualities: dict[ModelName, PlacementQuality] = {}
+        #: the models that are on the node
+        self._places: dict[ModelName, GpuSet] = {}
         self._answer: Answer | None = None
         self._requests = 0
 
@@ -84,6 +88,9 @@ class _Node:
                 return ProcessesGone(_NOW, command.instance), EngineGone(_NOW, command.instance)
             case Placed():
                 self._qualities[command.model] = command.quality
+                self._places[command.model] = command.gpus
+            case Transitioned(after=State.UNLOADING | State.GONE):
+                self._places.pop(command.model, None)
             case Answer():
                 self._answer = command
             case _:
@@ -100,8 +107,7 @@ class _Node:
         return "" if answer.ok else answer.detail
 
     def _gpus(self, name: ModelName) -> GpuSet:
-        instances = [instance for instance in self._core.view(_NOW).instances if instance.model == name]
-        return instances[0].gpus if instances else NO_GPUS
+        return self._places.get(name, NO_GPUS)
 
     def _next_request(self) -> RequestId:
         self._requests += 1

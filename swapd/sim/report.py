@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swapd.core.catalog import ModelSpec
-from swapd.core.commands import Command, Evicted, Grant, LoadFinished, Reject, VerdictChanged
+from swapd.core.commands import Command, Evicted, Grant, LoadFinished, Reject, Transitioned, VerdictChanged
 from swapd.core.events import Event, Tick
-from swapd.core.ids import SECOND, Duration, Instant, ModelName, RequestId
-from swapd.core.reasons import LoadResult, Rejection, UnloadCause, Verdict
+from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName, RequestId
+from swapd.core.reasons import LoadResult, Rejection, State, UnloadCause, Verdict
 from swapd.core.view import NodeView
 
 
@@ -29,6 +29,8 @@ class ModelReport:
     mean_wait_s: float
     p99_wait_s: float
     max_wait_s: float
+    #: the longest wait until the model was ready; what comes on top is waiting for a slot of its engine
+    max_ready_wait_s: float
     #: of the served ones, shortest first
     waits: tuple[Duration, ...] = field(repr=False)
     #: loads that ended ready
@@ -90,6 +92,7 @@ class _Tally:
     #: by request: one that was granted a second time counts once
     waits: dict[RequestId, Duration] = field(default_factory=dict)
     cold_starts: int = 0
+    ready_wait: int = 0
     rejected: dict[Rejection, int] = field(default_factory=lambda: defaultdict(int))
     loads: int = 0
     failed_loads: int = 0
@@ -110,6 +113,8 @@ class Counter:
         self._footprints = footprints
         self._tallies: dict[ModelName, _Tally] = defaultdict(_Tally)
         self._verdicts: list[VerdictChanged] = []
+        #: by instance that serves: since when
+        self._ready: dict[InstanceId, Instant] = {}
         self._first: Instant | None = None
         self._last = Instant(0)
 
@@ -146,6 +151,11 @@ class Counter:
                 tally = self._tallies[command.model]
                 tally.waits[command.request] = command.waited
                 tally.cold_starts += command.cold_start
+                tally.ready_wait = max(tally.ready_wait, self._ready.get(command.instance, 0) - at + command.waited)
+            case Transitioned(before=State.LOADING | State.WAKING, after=State.READY):
+                self._ready[command.instance] = at
+            case Transitioned(after=State.GONE):
+                self._ready.pop(command.instance, None)
             case Reject():
                 self._tallies[command.model].rejected[command.reason] += 1
             case LoadFinished():
@@ -188,6 +198,7 @@ def _summary(tallies: Sequence[_Tally], load_fraction: float, window: Duration) 
         mean_wait_s=sum(waits) / SECOND / len(waits) if waits else 0.0,
         p99_wait_s=quantile(waits, 0.99) / SECOND,
         max_wait_s=waits[-1] / SECOND if waits else 0.0,
+        max_ready_wait_s=max((tally.ready_wait for tally in tallies), default=0) / SECOND,
         waits=tuple(waits),
         loads=sum(tally.loads for tally in tallies),
         failed_loads=sum(tally.failed_loads for tally in tallies),

@@ -8,7 +8,7 @@ Rules that hold here:
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,9 +17,9 @@ from typing_extensions import override
 from swapd.core.accounts import HOUR_S
 from swapd.core.catalog import Catalog, ModelSpec, PolicyName
 from swapd.core.commands import Start
-from swapd.core.ids import SECOND, Duration, ModelName
+from swapd.core.ids import SECOND, Duration, Instant, ModelName
 from swapd.core.policies import EvictionPolicy
-from swapd.core.tiers import Hour
+from swapd.core.tiers import WEEK_HOURS, Hour
 from swapd.core.topology import NodeTopology
 from swapd.sim.clairvoyant import Clairvoyant
 from swapd.sim.node import Observer
@@ -61,18 +61,21 @@ class Study:
     #: how long things take besides loads and requests
     timings: Timings = field(default_factory=Timings)
 
-    def hours(self) -> dict[ModelName, list[Hour]]:
-        """Return what is asked of each model, hour by hour; the last hour ends with the last request."""
-        end_s = self.arrivals[-1].at / SECOND if self.arrivals else 0.0
-        whole = int(end_s // HOUR_S)
-        counts = {name: [0] * (whole + 1) for name in self.catalog.models}
+    def hours(self) -> Iterator[tuple[ModelName, list[Hour]]]:
+        """Yield what is asked of each model, hour by hour, in the last week before the last request."""
+        begin = self.arrivals[0].at if self.arrivals else Instant(0)
+        end_s = (self.arrivals[-1].at - begin) / SECOND if self.arrivals else 0.0
+        last = int(end_s // HOUR_S)
+        first = max(0, last + 1 - WEEK_HOURS)
+        counts = {name: [0] * (last + 1 - first) for name in self.catalog.models}
         for arrival in self.arrivals:
-            counts[arrival.model][int(arrival.at // (HOUR_S * SECOND))] += 1
-        rest = end_s - whole * HOUR_S
-        return {
-            name: [Hour(count, HOUR_S if hour < whole else rest) for hour, count in enumerate(found)]
-            for name, found in counts.items()
-        }
+            hour = int((arrival.at - begin) // (HOUR_S * SECOND)) - first
+            if hour >= 0:
+                counts[arrival.model][hour] += 1
+        rest = end_s - last * HOUR_S
+        for name, found in counts.items():
+            *whole, broken = found
+            yield name, [*(Hour(count) for count in whole), Hour(broken, rest)]
 
     def pinning(self, names: Iterable[ModelName]) -> "Study":
         """Return the study with these models pinned."""

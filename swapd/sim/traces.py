@@ -19,8 +19,9 @@ MODELS: Final = ("model", "gpus", "load_s")
 #: a load that takes this many times as long as listed has failed; at least the daemon's own default
 _LOAD_TIMEOUT: Final = 3
 _LEAST_TIMEOUT: Final = 600 * SECOND
-#: seconds of thirty years: times are counted from the start of the trace, not from 1970
-_BEYOND: Final = 1_000_000_000
+#: the most that may stand in a column. Seconds of thirty years: times are counted from the start, not from 1970; and
+#: no load takes longer than a day
+_MOST: Final = {"t_s": 1_000_000_000, "service_s": 1_000_000_000, "gpus": 64, "load_s": 86_400}
 
 
 class TraceError(ValueError):
@@ -39,14 +40,12 @@ def read_models(lines: Iterable[str], *, bytes_per_gpu: Bytes) -> dict[ModelName
     """Read a model list; each model takes its GPUs whole. Raises ``TraceError``."""
     models: dict[ModelName, ModelSpec] = {}
     for line, row in _rows(lines, MODELS):
-        name, gpus, load = _name(row, line), _number(row, "gpus", line), seconds(_number(row, "load_s", line))
+        name, gpus, load = _name(row, line), _whole(row, "gpus", line), seconds(_number(row, "load_s", line))
         if name in models:
             raise TraceError(f"line {line}: {name} is listed twice")
-        if gpus < 1 or gpus != int(gpus):
-            raise TraceError(f"line {line}: gpus is a whole number from 1, not {row['gpus']!r}")
         models[name] = ModelSpec(
             name=name,
-            footprint=Footprint(gpus=int(gpus), bytes_per_gpu=bytes_per_gpu),
+            footprint=Footprint(gpus=gpus, bytes_per_gpu=bytes_per_gpu),
             load_estimate=load,
             load_timeout=Duration(max(_LOAD_TIMEOUT * load, _LEAST_TIMEOUT)),
         )
@@ -69,8 +68,9 @@ def _rows(lines: Iterable[str], wanted: tuple[str, ...]) -> Iterator[tuple[int, 
         if missing:
             raise TraceError(f"the first line must name the columns {','.join(wanted)}; {missing[0]} is missing")
         for row in reader:
-            if any(not row.get(column) for column in wanted):
-                raise TraceError(f"line {reader.line_num}: it has fewer columns than its header")
+            for column in wanted:
+                if not row.get(column):
+                    raise TraceError(f"line {reader.line_num}: {column} is missing")
             yield reader.line_num, row
     except UnicodeDecodeError:
         raise TraceError("it is no text in UTF-8") from None
@@ -85,12 +85,24 @@ def _name(row: Mapping[str, str], line: int) -> ModelName:
     return ModelName(name)
 
 
+def _whole(row: Mapping[str, str], column: str, line: int) -> int:
+    try:
+        value = int(row[column])
+    except ValueError:
+        value = 0
+    if not 1 <= value <= _MOST[column]:
+        raise TraceError(f"line {line}: {column} is a whole number from 1 to {_MOST[column]:,}, not {row[column]!r}")
+    return value
+
+
 def _number(row: Mapping[str, str], column: str, line: int) -> float:
     try:
         value = float(row[column])
     except ValueError:
         value = math.nan
-    if not 0 <= value < _BEYOND:
-        most = f" to {_BEYOND:,}, counted from the start" if value >= _BEYOND and column == "t_s" else ""
-        raise TraceError(f"line {line}: {column} is a number from 0{most}, not {row[column]!r}")
+    most = _MOST[column]
+    if not 0 <= value <= most:
+        start = ", counted from the start" if column == "t_s" else ""
+        limit = f" to {most:,}{start}" if value > most else ""
+        raise TraceError(f"line {line}: {column} is a number from 0{limit}, not {row[column]!r}")
     return value

@@ -131,7 +131,7 @@ class HealthyWorld:
         return (
             StageEntered(now, order.instance, Stage.SPAWN),
             StageEntered(Instant(now + duration // 100), order.instance, Stage.LOAD),
-            *self._progress(order.instance, now, ready_at),
+            *self._progress(order, now, ready_at),
             StageEntered(Instant(ready_at - duration // 100), order.instance, Stage.WARMUP),
             InstanceReady(ready_at, order.instance),
         )
@@ -196,6 +196,8 @@ class HealthyWorld:
         """Report that no byte of the answer has been sent."""
         return (UpstreamFailed(now, request, instance),)
 
-    def _progress(self, instance: InstanceId, now: Instant, ready_at: Instant) -> Iterator[Event]:
-        for at in range(now + self.timings.progress, ready_at, self.timings.progress):
-            yield LoadProgressed(Instant(at), instance)
+    def _progress(self, order: Start, now: Instant, ready_at: Instant) -> Iterator[Event]:
+        """Yield signs of progress, at most a hundred unless that would be too few to count as such."""
+        rarely = min((ready_at - now) // 100, order.spec.load_stall // 2)
+        for at in range(now + self.timings.progress, ready_at, max(self.timings.progress, rarely)):
+            yield LoadProgressed(Instant(at), order.instance)

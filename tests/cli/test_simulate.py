@@ -64,6 +64,19 @@ def test_each_policy_is_a_row_with_its_figures(files: tuple[str, ...]) -> None:
     assert row["models"][1]["wait_p99_s"] == 23
 
 
+def test_the_wait_for_a_model_is_told_from_the_wait_for_a_slot_of_its_engine(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Twenty at once, of which an engine serves sixteen: four wait for another ten seconds."""
+    (tmp_path / "trace.csv").write_text("t_s,model,service_s\n" + "0,a,10\n" * 20 + "100,b,1\n")
+    (row,) = rows(*files, "--policy", "gdsf", "--seeds", "1")
+    a = row["models"][0]
+    assert a["wait_max_s"] == pytest.approx(a["wait_ready_max_s"] + 10)
+    (row,) = rows(*files, "--policy", "gdsf")
+    assert (row["wait_max_s"], row["wait_ready_max_s"]) == (20, 20)
+    assert [(model["wait_max_s"], model["wait_ready_max_s"]) for model in row["models"]] == [(20, 10), (20, 20)]
+
+
 def test_the_yardstick_keeps_what_is_needed_next(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(
         "t_s,model,service_s\n" + "".join(f"{100 * n},{m},1\n" for n, m in enumerate("abcabc"))
@@ -148,7 +161,7 @@ def test_rounding_up_gives_gpus_that_nobody_needs(tmp_path: Path) -> None:
 
 def test_the_table_names_policies_and_the_dearest_models(files: tuple[str, ...]) -> None:
     shown = invoke(*files, "--gpus", "1").stdout
-    assert "10 requests in 15m00s for 2 models on 1 GPUs" in shown
+    assert "10 requests in 15m00s for 2 models on 1 GPU\n" in shown
     assert all(word in shown for word in ("gdsf", "lru", "clairvoyant", "> 60 s", "caused GPU-s"))
 
 
@@ -197,13 +210,15 @@ def test_nothing_but_a_plot_needs_the_library(files: tuple[str, ...]) -> None:
             "t,model,service_s\n",
             "the first line must name the columns t_s,model,service_s; t_s is missing",
         ),
-        ("trace.csv", "t_s,model,service_s\n1,a,2\n1,a\n", "line 3: it has fewer columns than its header"),
+        ("trace.csv", "t_s,model,service_s\n1,a,2\n1,a\n", "line 3: service_s is missing"),
         ("trace.csv", "t_s,model,service_s\n1,a,-2\n", "line 2: service_s is a number from 0, not '-2'"),
         ("trace.csv", "t_s,model,service_s\nnan,a,2\n", "line 2: t_s is a number from 0, not 'nan'"),
         ("trace.csv", "t_s,model,service_s\n1790000000,a,2\n", "from 0 to 1,000,000,000, counted from the start, not"),
         ("trace.csv", "t_s,model,service_s\n", "it has no requests"),
-        ("trace.csv", "t_s,model,service_s\n1,x,2\n2,y,2\n", "models.csv does not list x, y, which"),
-        ("models.csv", "model,gpus,load_s\na,1.5,2\n", "line 2: gpus is a whole number from 1, not '1.5'"),
+        ("trace.csv", "t_s,model,service_s\n1,x,2\n2,y,2\n", "models.csv lists none of the models that"),
+        ("models.csv", "model,gpus,load_s\na,1.5,2\n", "line 2: gpus is a whole number from 1 to 64, not '1.5'"),
+        ("models.csv", "model,gpus,load_s\na,-1,2\n", "line 2: gpus is a whole number from 1 to 64, not '-1'"),
+        ("models.csv", "model,gpus,load_s\na,1,1e9\n", "line 2: load_s is a number from 0 to 86,400, not '1e9'"),
         ("models.csv", "model,gpus,load_s\na,1,2\na,1,2\n", "line 3: a is listed twice"),
         ("models.csv", "model,gpus,load_s\n", "it lists no model"),
         ("models.csv", "model,gpus,load_s\na,9,2\nb,1,1\n", "a needs 9 GPUs"),
@@ -214,6 +229,19 @@ def test_what_cannot_be_used_is_refused_with_its_line(
 ) -> None:
     (tmp_path / name).write_text(text)
     assert sentence in refusal(*files)
+
+
+def test_models_that_are_gone_since_are_told_and_their_requests_may_be_left_out(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "trace.csv").write_text(f"t_s,model,service_s\n{PING_PONG}5,gone,1\n6,gone,1\n7,left,1\n")
+    told = refusal(*files)
+    assert "models.csv does not list gone, left, for which" in told
+    assert "trace.csv has 3 requests of 13. Add a line for each such model, or" in told
+    found = document(*files, "--drop-unknown", "--policy", "gdsf")
+    assert (found["requests"], found["dropped_requests"]) == (10, 3)
+    assert "10 requests in 15m00s for 2 models on 8 GPUs; 3 left out" in invoke(*files, "--drop-unknown").stdout
+    assert document(*files[:2], *files[2:], "--drop-unknown", "--policy", "lru")["policies"][0]["refused"] == 0
 
 
 def test_missing_files_and_wrong_words_are_told(files: tuple[str, ...], tmp_path: Path) -> None:
@@ -229,6 +257,8 @@ def test_missing_files_and_wrong_words_are_told(files: tuple[str, ...], tmp_path
     assert "taken.svg cannot be written: Is a directory" in refusal(*files, "--plot", str(tmp_path / "taken.svg"))
     assert "whole numbers" in refusal(*files, "--seeds", "a", code=2)
     assert "unit" in refusal(*files, "--limit", "60", code=2)
+    assert "write a duration" in refusal(*files, "--limit", "never", code=2)
+    assert "write a duration" in refusal(*files, "--unload", "never", code=2)
     assert "exclude each other" in refusal(*files, "--gpus", "2", "--topology", str(HGX), code=2)
     (tmp_path / "bad.yaml").write_text("models: 7\n")
     assert "bad.yaml" in refusal(*files[:4], str(tmp_path / "bad.yaml"))

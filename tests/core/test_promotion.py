@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from swapd.core import review
 from swapd.core.accounts import NO_COSTS, Costs
 from swapd.core.commands import PromotionAdvised
 from swapd.core.events import WeekKnown
@@ -178,3 +179,17 @@ def test_a_pin_of_on_thrash_has_its_gpus_before_all_others() -> None:
     others = [thrashing(name, totals=Costs(own_gpu_seconds=9e9)) for name in "bc"]
     moves = {str(one.model.model): one.move for one in report(node(makeshift, *others))}
     assert moves == {"a": Move.PIN, "b": Move.PIN, "c": Move.DEDICATED}
+
+
+def test_the_timer_looks_at_those_who_may_move_and_at_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair that alternates on one GPU, and a hundred models that nobody asks for."""
+    looked: list[ModelName] = []
+    plain = review._may_move
+    monkeypatch.setattr(review, "_may_move", lambda node, model: looked.append(model.name) or plain(node, model))
+    idle = [spec(f"idle{number:02}", load=10) for number in range(100)]
+    world = World([spec("a", load=10), spec("b", load=10), *idle], gpus=1, protect=seconds(0))
+    for number in range(20):
+        world.request("ab"[number % 2], at=20 * number, service=1)
+    world.run(600)
+    assert {note.model for note in world.of(PromotionAdvised)} == {"a", "b"}
+    assert set(looked) == {"a", "b"}

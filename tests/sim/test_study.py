@@ -1,13 +1,16 @@
 """A study: what is played, what is measured on the way, and what is drawn of it."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swapd.core.catalog import Catalog, Footprint, ModelSpec, SchedulingSettings
+from swapd.core.events import Event
 from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName, RequestId, seconds
 from swapd.core.reasons import Verdict
+from swapd.core.tiers import Hour
 from swapd.core.topology import Gpu, NodeTopology
 from swapd.gpus.fixture_node import topology_of
 from swapd.sim.advise import DEDICATE, PIN, Advice, Measured, Step, advise, busiest
@@ -102,9 +105,29 @@ def test_tiers_are_those_of_the_mean_hour_of_the_trace() -> None:
         burst([A] * 60 * 48, gap_s=60, service=seconds(1)), burst([B] * 40 * 48, gap_s=90, service=seconds(1))
     )
     base = study(model("a"), model("b"), model("c"), gpus=3, arrivals=arrivals)
-    assert [sum(hour.requests for hour in hours) for hours in base.hours().values()] == [2880, 1920, 0]
+    assert [sum(hour.requests for hour in hours) for _, hours in base.hours()] == [2880, 1920, 0]
     models = row(Rules(), {None: play(base, Rules())}, base, seconds(1))["models"]
     assert {found["model"]: found["tier"] for found in models} == {"a": "warm", "b": "cold", "c": "cold"}
+
+
+def test_only_the_last_week_of_a_long_trace_makes_a_tier_and_the_time_before_the_first_request_none() -> None:
+    year, last = burst([A], at_s=40 * 365 * 86_400, service=seconds(1)), 41 * 365 * 86_400
+    arrivals = merged(year, burst([B] * 60, at_s=last, gap_s=1, service=seconds(1)))
+    (_, a), (_, b) = study(model("a"), model("b"), gpus=1, arrivals=arrivals).hours()
+    assert len(a) == len(b) == 168
+    assert (sum(hour.requests for hour in a), sum(hour.requests for hour in b)) == (0, 60)
+    late = study(model("a"), gpus=1, arrivals=burst([A] * 3, at_s=7200, gap_s=1800, service=seconds(1)))
+    assert [hours for _, hours in late.hours()] == [[Hour(2), Hour(1, 0.0)]]
+
+
+def test_a_load_of_a_day_gives_a_sign_of_life_now_and_then() -> None:
+    day = 86_400
+    spec = replace(model("a", load_s=day), load_timeout=seconds(2 * day))
+    seen: list[Event] = []
+    base = study(spec, gpus=1, arrivals=burst([A], service=seconds(1)))
+    outcome = play(base, Rules(), observers=[lambda event, _: seen.append(event)])
+    assert outcome.report.node.loads == 1
+    assert day / 120 < len(seen) < day / 50
 
 
 def test_the_life_of_an_instance_is_drawn_in_its_parts() -> None:
