@@ -3,7 +3,7 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -64,7 +64,13 @@ class CountingMetrics:
 
 def _told(record: RequestRecord, promise: Duration | None = Duration(10 * SECOND)) -> dict[str, Any]:
     metrics = CountingMetrics()
-    RequestObserver(metrics, max_wait=lambda _: promise, arrived=lambda *_, **__: None).finished(record)  # type: ignore[arg-type]
+    observer = RequestObserver(
+        metrics,  # type: ignore[arg-type]
+        max_wait=lambda _: promise,
+        arrived=lambda *_, **__: None,
+        soon=lambda tell: tell(),
+    )
+    observer.finished(record)
     [told] = metrics.told
     return told
 
@@ -174,3 +180,24 @@ def test_on_a_console_the_line_of_a_request_is_for_people() -> None:
     _told(SERVED)
     writer.close()
     assert "request_id=abc" in stream.getvalue()
+
+
+def test_what_ends_in_one_turn_of_the_loop_is_told_together_and_once() -> None:
+    metrics, called = CountingMetrics(), list[Callable[[], None]]()
+    observer = RequestObserver(
+        metrics,  # type: ignore[arg-type]
+        max_wait=lambda _: None,
+        arrived=lambda *_, **__: None,
+        soon=called.append,
+    )
+    for status in (200, 404):
+        observer.finished(msgspec.structs.replace(SERVED, status=status))
+    [tell] = called
+    assert metrics.told == []
+    tell()
+    observer.finished(SERVED)
+    assert [told["code"] for told in metrics.told] == [200, 404]
+    assert len(called) == 2
+    observer.tell()
+    called[1]()
+    assert [told["code"] for told in metrics.told] == [200, 404, 200]
