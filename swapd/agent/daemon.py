@@ -119,6 +119,13 @@ class Daemon:
         self._gpus = gpu_room(settings, self._surroundings(library))
         self._metrics = self._first_metrics()
         self._timelines = Timelines(now=_now, wall=time.time)
+        self._requests = RequestObserver(
+            self._metrics,
+            max_wait=self._max_waits.get,
+            arrived=self._arrivals.record,
+            first_byte=self._timelines.first_byte,
+            soon=_soon,
+        )
         services = self._proxy_services()
         self._front = FrontDoor(services, proxy_settings(settings))
         self._operators = Operators(post=self._post, next_request=self._next_request)
@@ -198,12 +205,7 @@ class Daemon:
             endpoint=self._endpoint,
             options=self._directory.route_options,
             allowed=self._directory.allowed,
-            finished=RequestObserver(
-                self._metrics,
-                max_wait=self._max_waits.get,
-                arrived=self._arrivals.record,
-                first_byte=self._timelines.first_byte,
-            ).finished,
+            finished=self._requests.finished,
             tasks=self._tasks,
             random=random.Random().random,  # noqa: S311 - spreads retries, guards nothing
         )
@@ -267,6 +269,7 @@ class Daemon:
             await self._instances.aclose(force=True)
         await self._data_runner.cleanup()
         await self._front.aclose()
+        self._requests.tell()
         if self._settings.engines.on_exit is OnExit.KEEP and not force:
             await self._instances.detach()
         else:
@@ -383,6 +386,10 @@ class Daemon:
             _log.error("law_broken", exc_info=error, dump=f"not written: {failure}")
         else:
             _log.error("law_broken", exc_info=error, dump=str(path), facts=facts)
+
+
+def _soon(function: Callable[[], None]) -> None:
+    _ = asyncio.get_running_loop().call_soon(function)
 
 
 def _recording_trouble(trouble: str) -> None:

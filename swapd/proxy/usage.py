@@ -147,7 +147,7 @@ class UsageReader:
         """Take the next piece of the body."""
         if self._lines:
             # nearly every piece of a stream is a whole event without counts
-            if self._kept or self._skipping or not chunk.endswith(b"\n") or _may_tell(chunk):
+            if not (chunk.endswith(b"\n") and self.passes_over(chunk)):
                 self._feed_lines(chunk)
         elif self._json:
             self._kept += chunk
@@ -155,10 +155,9 @@ class UsageReader:
                 del self._kept[:-_TAIL_LIMIT]
                 self._shortened = True
 
-    def feed_chunk(self, chunk: bytes, size: int) -> None:
-        """Take the next piece of the body, which is the ``size`` bytes of a chunk, in its framing."""
-        if not self._lines or self._kept or self._skipping or not chunk.endswith(b"\n\r\n") or _may_tell(chunk):
-            self.feed(chunk[-2 - size : -2])
+    def passes_over(self, lines: bytes) -> bool:
+        """Tell whether these whole lines need not be fed; they may have something between them that is no word."""
+        return self._lines and not self._kept and not self._skipping and not _may_tell(lines)
 
     def finish(self) -> Usage:
         """Return the counts of a complete answer."""

@@ -3,7 +3,7 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -80,6 +80,7 @@ def _observed(record: RequestRecord, promise: Duration | None) -> tuple[Counting
         max_wait=lambda _: promise,
         arrived=lambda *_, **__: None,
         first_byte=begun,
+        soon=lambda tell: tell(),
     )
     observer.finished(record)
     return metrics, begun
@@ -229,3 +230,25 @@ def test_the_first_byte_of_a_cold_start_is_told_once_from_the_grant_on() -> None
 def test_other_requests_tell_of_no_first_byte(change: dict[str, Any]) -> None:
     metrics, begun = _observed(msgspec.structs.replace(COLD, **change), None)
     assert (metrics.first_bytes, begun) == ([], [])
+
+
+def test_what_ends_in_one_turn_of_the_loop_is_told_together_and_once() -> None:
+    metrics, called = CountingMetrics(), list[Callable[[], None]]()
+    observer = RequestObserver(
+        metrics,  # type: ignore[arg-type]
+        max_wait=lambda _: None,
+        arrived=lambda *_, **__: None,
+        first_byte=FirstBytes(),
+        soon=called.append,
+    )
+    for status in (200, 404):
+        observer.finished(msgspec.structs.replace(SERVED, status=status))
+    [tell] = called
+    assert metrics.told == []
+    tell()
+    observer.finished(SERVED)
+    assert [told["code"] for told in metrics.told] == [200, 404]
+    assert len(called) == 2
+    observer.tell()
+    called[1]()
+    assert [told["code"] for told in metrics.told] == [200, 404, 200]

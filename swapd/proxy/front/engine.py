@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 from typing_extensions import override
 
 from swapd.proxy.front.answers import read_answer_head
-from swapd.proxy.front.chunks import LONGEST_PLAIN, ChunkError, Chunks, framed, plain_size
+from swapd.proxy.front.chunks import ChunkError, Chunks, framed, whole_chunks
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import MalformedAnswerError
 
@@ -285,12 +285,12 @@ class EngineConnection(asyncio.Protocol):
 
     def _chunked(self, sink: Sink, data: bytes) -> None:
         if self._between_chunks:
-            # the common case: one whole chunk, passed on as it is
-            at = data.find(b"\r\n", 0, LONGEST_PLAIN + 2)
-            size = plain_size(data[:at]) if at > 0 else 0
-            if size and at + size + 4 == len(data) and data.endswith(b"\r\n"):
-                sink.chunk(data, size)
-                return
+            end, size, in_lines = whole_chunks(data)
+            if end:
+                sink.in_chunks(data[:end], size, in_lines=in_lines)
+                if end == len(data) or self._sink is not sink:
+                    return
+                data = data[end:]
         chunks = self._chunks
         assert chunks is not None
         pieces = chunks.feed(data)

@@ -19,6 +19,7 @@ from swapd.proxy.errors import cut_off, failure_of_reject, internal_error, not_p
 from swapd.proxy.failure import Failure, RefusedError
 from swapd.proxy.front.account import Account
 from swapd.proxy.front.answers import AnswerHead
+from swapd.proxy.front.chunks import unframed
 from swapd.proxy.front.comments import Comments
 from swapd.proxy.front.engine import Body, EngineConnection
 from swapd.proxy.front.heads import RequestHead
@@ -261,17 +262,18 @@ class FrontExchange(Account):
         if self._reader is not None:
             self._reader.feed(payload)
 
-    def chunk(self, data: bytes, size: int) -> None:
-        """Pass on a whole chunk."""
+    def in_chunks(self, framed: bytes, size: int, *, in_lines: bool) -> None:
+        """Pass on whole chunks as they are."""
         write = self._write
         if write is None:
-            Sink.chunk(self, data, size)
+            Sink.in_chunks(self, framed, size, in_lines=in_lines)
             self._write = self.outlet.chunk_writer if self._error is None else None
             return
         self.bytes_out += size
-        write(data)
-        if self._reader is not None:
-            self._reader.feed_chunk(data, size)
+        write(framed)
+        reader = self._reader
+        if reader is not None and not (in_lines and reader.passes_over(framed)):
+            reader.feed(unframed(framed))
 
     def pause_point(self) -> None:
         """Send what is held back."""

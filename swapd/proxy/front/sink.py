@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from swapd.proxy.front.answers import AnswerHead
+from swapd.proxy.front.chunks import unframed
 
 
 class Sink(Protocol):
@@ -21,9 +22,9 @@ class Sink(Protocol):
     def piece(self, payload: bytes, framed: bytes) -> None:
         """Take a piece of the body; ``framed`` is the same in chunks, or itself if its length was announced."""
 
-    def chunk(self, data: bytes, size: int) -> None:
-        """Take a piece of the body that came as one whole chunk, ``data``, and is of ``size`` bytes."""
-        self.piece(data[-2 - size : -2], data)
+    def in_chunks(self, framed: bytes, size: int, *, in_lines: bool) -> None:  # noqa: ARG002 - for who knows how
+        """Take pieces of the body that came as whole chunks, ``size`` bytes in all, perhaps each of whole lines."""
+        self.piece(unframed(framed), framed)
 
     def pause_point(self) -> None:
         """Take it that all has been told that has come so far."""
