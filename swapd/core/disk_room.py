@@ -72,7 +72,7 @@ def make(node: Node) -> None:
         wanted = model.weights.fetch
         if wanted is None or wanted.cancelled or not wanted.lacking:
             continue
-        if _lacking(wanted) <= 0 or _order(node, model, wanted, patient=patient):
+        if _lacking(wanted) <= 0 or _let_leave(node, model, wanted, patient=patient):
             break
     for model, fetch in waiting:
         if _lacking(fetch) > 0 and not any(_is_leaving(node, name, model) for name in fetch.given):
@@ -97,7 +97,7 @@ def _wanting(node: Node) -> Iterator[tuple[Model, bool]]:
                 yield model, False
 
 
-def _order(node: Node, model: Model, fetch: Fetch, *, patient: bool) -> bool:
+def _let_leave(node: Node, model: Model, fetch: Fetch, *, patient: bool) -> bool:
     """Order the residents to leave that make enough room; say whether there are any."""
     costs = candidates(node, patient=patient)
     givers = [
