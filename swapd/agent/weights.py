@@ -90,6 +90,8 @@ class WeightDesk:
         self._served: Mapping[ModelName, Weights] = {}
         #: what the room has told last: size of the copy by model
         self._cached: Mapping[ModelName, Bytes] = {}
+        #: why fetches wait for room, as told last
+        self._waits: dict[ModelName, str] = {}
         self._looks: dict[ModelName, list[asyncio.Future[facts.Verified]]] = {}
         self._removals: dict[ModelName, list[asyncio.Future[facts.Removed]]] = {}
 
@@ -247,6 +249,12 @@ class WeightDesk:
         if self._cached:
             self._post(WeightsCached(self._now(), self._cached))
 
+    def _note_wait(self, model: ModelName, detail: str) -> None:
+        """Write into the log why a fetch waits, not each time that it still does."""
+        if self._waits.get(model) != detail:
+            _log.warning("fetch_waits", model=model, detail=detail)
+        self._waits[model] = detail
+
     def _told(self, fact: facts.Fact) -> None:
         # not the fact's own: the room may have told another one since
         at = self._now()
@@ -258,14 +266,16 @@ class WeightDesk:
             case facts.FetchStarted():
                 self._post(FetchStarted(at, fact.model))
             case facts.FetchWaits():
-                _log.warning("fetch_waits", model=fact.model, detail=fact.detail)
-                self._post(FetchWaits(at, fact.model, fact.detail))
+                self._note_wait(fact.model, fact.detail)
+                self._post(FetchWaits(at, fact.model, fact.detail, fact.lacking))
             case facts.FetchProgressed():
+                self._waits.pop(fact.model, None)
                 come = fact.progress
                 self._post(FetchProgressed(at, fact.model, come.done, come.total, come.rate))
             case facts.Fetched():
                 self._post(WeightsFetched(at, fact.model, fact.fetched, fact.took))
             case facts.FetchFailed():
+                self._waits.pop(fact.model, None)
                 self._post(FetchFailed(at, fact.model, fact.failure, fact.detail))
             case facts.Warmed():
                 self._post(WeightsWarmed(at, fact.model, fact.read, fact.present, fact.whole))

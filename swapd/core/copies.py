@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from swapd.core.catalog import Source
-from swapd.core.ids import Bytes, Duration, Instant, RequestId
+from swapd.core.ids import Bytes, Duration, Instant, ModelName, RequestId
 from swapd.core.reasons import Stage
 
 
@@ -35,6 +35,12 @@ class Fetch:
     rate: float = 0.0
     #: why it waits for room on the disk, one sentence; empty: it does not
     waits: str = ""
+    #: bytes that copies of residents have to make free before it goes on, as told last; 0: none would help
+    lacking: Bytes = Bytes(0)
+    #: models whose copies are given up for it, and how many of the bytes that are lacking each of them makes free
+    given: dict[ModelName, Bytes] = field(default_factory=dict)
+    #: since when the copy is here
+    here: Instant | None = None
     #: room was booked for its last stretch and given back: no room is booked before it ends
     late: bool = False
 
@@ -57,6 +63,8 @@ class Weights:
     #: size of its copy as known last, bytes; 0: never
     size: Bytes = Bytes(0)
     fetch: Fetch | None = None
+    #: its copy is given up for the fetch of this model, and is not loaded any more
+    given_to: ModelName | None = None
     #: when the fetch that brought its copy was ordered, and when it ended; ``None``: no fetch of this run did
     came: tuple[Instant, Instant] | None = None
     #: a request was refused for its ETA: the next one is to find a copy

@@ -16,7 +16,8 @@ from swapd.core.state import Instance
 def source_of(instance: Instance) -> Source:
     """Return where the weights of a load came from."""
     came = instance.model.weights.came
-    if came is not None and came[1] > instance.waited_from:
+    # a pinned model is booked in the very moment in which its copy has come
+    if came is not None and came[1] >= instance.waited_from:
         return Source.REMOTE
     return Source.PAGE_CACHE if instance.warm else Source.CACHE
 

@@ -16,7 +16,7 @@ from swapd.core.ids import SECOND, Duration, GpuSet, InstanceId, Instant
 from swapd.core.node import Node
 from swapd.core.reasons import State
 from swapd.core.state import Instance, Model
-from swapd.core.weights import median, remaining_fetch
+from swapd.core.weights import is_guess, median, remaining_fetch
 
 #: expected time from stop to released memory before any was measured
 RELEASE_ESTIMATE: Final = Duration(3 * SECOND)
@@ -89,13 +89,18 @@ def remaining_drain(node: Node, instance: Instance) -> int:
     return max(0, round(instance.model.service) - (node.at - instance.last_grant))
 
 
-def remaining_load(node: Node, instance: Instance) -> Duration:
+def _fetch(node: Node, model: Model, *, guessing: bool) -> Duration:
+    """Return the rest of a fetch; without ``guessing`` one of which nothing is known counts as none."""
+    return remaining_fetch(node, model, node.at) if guessing or not is_guess(node, model) else Duration(0)
+
+
+def remaining_load(node: Node, instance: Instance, *, guessing: bool = True) -> Duration:
     """Return how long an instance on its way is expected to take until it is ready."""
     expected = instance.model.lhat
     if instance.state is State.LOADING:
         return Duration(max(0, instance.started_at + expected - node.at))
     room = max(0, instance.reserved_at + release_estimate(node) - node.at)
-    return Duration(max(room, remaining_fetch(node, instance.model, node.at)) + expected)
+    return Duration(max(room, _fetch(node, instance.model, guessing=guessing)) + expected)
 
 
 def overdue_load(node: Node, instance: Instance) -> bool:
@@ -152,19 +157,22 @@ def drain_costs(node: Node, *, patient: bool) -> dict[InstanceId, float]:
     return dict(sorted(costs.items()))
 
 
-def eta(node: Node, model: Model) -> Duration:
-    """Return when a request for this model is expected to be served, from now."""
+def eta(node: Node, model: Model, *, guessing: bool = True) -> Duration:
+    """Return when a request for this model is expected to be served, from now.
+
+    Without ``guessing`` a fetch of which nothing is known yet counts as none.
+    """
     instance = model.instance
     if instance is None:
         room = slot_wait(node) + room_wait(node, model)
-        return Duration(max(room, remaining_fetch(node, model, node.at)) + model.lhat)
+        return Duration(max(room, _fetch(node, model, guessing=guessing)) + model.lhat)
     if instance.state is State.READY:
         rounds = 1 + len(model.queue) // model.spec.concurrency
         return Duration(round(model.service) * rounds)
     if instance.state is State.DRAINING:
         room = remaining_drain(node, instance) + release_estimate(node)
-        return Duration(max(room, remaining_fetch(node, model, node.at)) + model.lhat)
-    return remaining_load(node, instance)
+        return Duration(max(room, _fetch(node, model, guessing=guessing)) + model.lhat)
+    return remaining_load(node, instance, guessing=guessing)
 
 
 def surely_within(node: Node, model: Model, limit: Duration) -> bool:

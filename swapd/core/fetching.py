@@ -56,10 +56,28 @@ def begin(node: Node, model: Model, *, ahead: bool) -> None:
 
 def end(node: Node, model: Model) -> None:
     """Enter that a fetch was answered."""
+    give_back(node, model)
     model.weights.fetch = None
     del node.fetching[model.name]
     node.unkept[model.name] = model
     consider(node, model)
+
+
+def give_back(node: Node, heir: Model) -> None:
+    """Let copies be used again that were given up for a fetch and are still there."""
+    fetch = heir.weights.fetch
+    assert fetch is not None, f"no weights of {heir.name} are being fetched"
+    for name in fetch.given:
+        keep_again(node, node.models.get(name), heir)
+    fetch.given.clear()
+
+
+def keep_again(node: Node, model: Model | None, heir: Model) -> None:
+    """Let one copy be used again, if it was given up for this heir and is still there."""
+    if model is not None and model.weights.given_to == heir.name:
+        model.weights.given_to = None
+        node.unkept[model.name] = model
+        node.changes += 1
 
 
 def cancel(node: Node, model: Model) -> None:

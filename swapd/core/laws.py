@@ -186,7 +186,7 @@ def no_needless_eviction(node: Node) -> None:
         return
     instance = node.instances[bookings[0]]
     for victim in _left_now(node):
-        if victim.eviction is None:
+        if victim.eviction is None or victim.eviction.successor != instance.model.name:
             continue
         shared = [gpu for gpu in node.on(instance.gpus) if victim.id in gpu.instances]
         needed = any(_in_the_way(gpu, instance, victim) for gpu in shared) or _in_the_host(node, instance, victim)
@@ -210,13 +210,14 @@ def _in_the_host(node: Node, instance: Instance, victim: Instance) -> bool:
 
 
 def infeasible_evicts_nobody(node: Node) -> None:
-    """Whoever was evicted made room that was booked in the same step."""
+    """Whoever was evicted made room that was booked in the same step, or gave up its copy for a fetch."""
     for instance in _left_now(node):
         if instance.eviction is None:
             continue
         heirs = [i for i in node.instances.values() if i.model.name == instance.eviction.successor]
         booked = any(heir.step == node.step for heir in heirs)
-        law(node, "infeasible_evicts_nobody", f"{instance.model.name} left for nothing", holds=booked)
+        gave = instance.model.weights.given_to == instance.eviction.successor
+        law(node, "infeasible_evicts_nobody", f"{instance.model.name} left for nothing", holds=booked or gave)
 
 
 def answered_exactly_once(node: Node) -> None:

@@ -97,7 +97,7 @@ def book(node: Node, model: Model, plan: Plan, why: str) -> Instance:
     _tell(node, instance, None, why)
     node.out.append(Placed(instance.id, model.name, plan.gpus, node.boards.quality(plan.gpus)))
     for victim in plan.victims:
-        _evict(node, victim, model)
+        evict(node, victim, model)
     warm(node, model)
     node.refresh(model)
     return instance
@@ -110,7 +110,8 @@ def _first_stage(node: Node, plan: Plan) -> Stage:
     return Stage.RELEASE if ended and not plan.victims else Stage.STOP
 
 
-def _evict(node: Node, victim: Instance, successor: Model) -> None:
+def evict(node: Node, victim: Instance, successor: Model) -> None:
+    """Order an instance to leave in favour of another model."""
     node.clock = max(node.clock, victim.model.worth)
     if victim.state is State.LOADING:
         abort_load(node, victim, Cause.ABORTED, f"nobody waits for it and {successor.name} needs its room")

@@ -204,7 +204,8 @@ class Node:
         since = model.since = model.oldest()
         name, limit, instance = model.spec.name, model.spec.max_wait, model.instance
         if model.spec.fetched:
-            if (since is not None or instance is not None) is not model.weights.kept[0]:
+            waited_for = since is not None and model.weights.given_to is None
+            if (waited_for or instance is not None) is not model.weights.kept[0]:
                 self.unkept[name] = model
             if since is not None and model.weights.cached is None:
                 self.hungry[name] = model

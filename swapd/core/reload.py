@@ -85,6 +85,8 @@ def _doubt_nothing(node: Node, model: Model) -> None:
     weights = model.weights
     weights.size, weights.came, weights.doubt = Bytes(0), None, ""
     weights.verified = weights.renewed = False
+    weights.given_to = None
+    node.unkept[model.name] = model
     cancel(node, model)
 
 

@@ -135,13 +135,16 @@ def _cooling(node: Node, model: Model, request: Request) -> bool:
 
 
 def _in_time(node: Node, model: Model, request: Request) -> bool:
-    """Refuse a request that would wait longer than promised; load ahead where that costs nobody anything."""
+    """Refuse a request that would wait longer than promised; load ahead where that costs nobody anything.
+
+    A mere guess of how long its weights take refuses nobody: they may come sooner, and whoever waits learns more.
+    """
     limit, instance = model.spec.max_wait, model.instance
     if instance is not None and instance.state is _READY:
         return True
     if instance is None and surely_within(node, model, limit):
         return True
-    expected = eta(node, model)
+    expected = eta(node, model, guessing=False)
     if expected <= limit:
         return True
     detail = too_far_off(model, expected)

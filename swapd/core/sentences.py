@@ -93,6 +93,8 @@ def weights_are_missing(model: Model, remaining: Duration) -> str:
     weights = model.weights
     if weights.verifying:
         return "its weights are being verified, because its engine has failed to load them"
+    if weights.given_to is not None:
+        return f"its weights leave the node, to make room on the disk for those of {weights.given_to}"
     if weights.fetch is not None and weights.fetch.waits:
         return f"its weights cannot be fetched yet: {weights.fetch.waits}"
     return f"its weights are being fetched, and it is expected to take {spell(remaining)} more"

@@ -1,15 +1,15 @@
 """Takes every decision that an event makes possible, until nothing more changes. There is one copy of this tree.
 
 In this order, again and again: what is due; the node's own drain; cordoned GPUs and a driver in trouble; instances that
-may leave or start; refusals; missing weights; the reservation; then the pending models, the most urgent first, and last
-the pins, the largest first, and what comes back after a change. When nothing changes any more, the driver is asked if
-somebody waits for its word.
+may leave or start; refusals; missing weights; the reservation; room on the disk; then the pending models, the
+most urgent first, and last the pins, the largest first, and what comes back after a change. When nothing changes any
+more, the driver is asked if somebody waits for its word.
 
 A model that finds no room does not stop the others, and a footprint that found none is not tried again in the same
 round: booking only takes room away.
 """
 
-from swapd.core import devices, fetching, gate, node_drain, reservation, warming
+from swapd.core import devices, disk_room, fetching, gate, node_drain, reservation, warming
 from swapd.core.asking import ask
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
@@ -43,6 +43,7 @@ def settle(node: Node) -> None:
         fetching.order_missing(node)
         reservation.keep(node)
         if node.drain is None and node.may_load:
+            disk_room.make(node)
             _place_pending(node)
             _place_pins(node)
             if node.changes == changes:

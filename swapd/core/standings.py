@@ -1,7 +1,8 @@
 """Says what the weight cache has to keep, and when it is told anew.
 
 Rules that hold here: a copy is held while an instance of its model exists, somebody waits for it, or it is fetched or
-verified; the cache is told before any order of the same step, and only when something has changed.
+verified; who waits does not hold a copy that is given up for another fetch; the cache is told before any order of the
+same step, and only when something has changed.
 """
 
 from swapd.core.commands import KeepWeights
@@ -25,9 +26,9 @@ def keep(node: Node) -> None:
 
 
 def _held(node: Node, model: Model) -> bool:
-    if model.instance is not None or model.since is not None:
-        return True
     weights = model.weights
+    if model.instance is not None or (model.since is not None and weights.given_to is None):
+        return True
     if weights.fetch is not None or weights.verifying:
         return True
     return any(instance.model is model for instance in node.instances.values())

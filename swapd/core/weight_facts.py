@@ -8,8 +8,9 @@ from typing import Final, assert_never
 
 from swapd.core.commands import Answer, FetchEnded, RefetchWeights
 from swapd.core.copies import Fetch
+from swapd.core.disk_room import note_lacking
 from swapd.core.eta import clearing_estimate
-from swapd.core.fetching import answer_prefetches, begin, consider, end
+from swapd.core.fetching import answer_prefetches, begin, consider, end, give_back
 from swapd.core.ids import Bytes, Duration, ModelName
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import cool_down
@@ -74,6 +75,8 @@ def weights_cached(node: Node, event: WeightsCached) -> bool:
         model.weights.cached = size
         if size is None:
             model.weights.verified = False
+            model.weights.given_to = None
+            node.unkept[name] = model
             model.story.add(event.at, "its weights are not cached any more")
             consider(node, model)
         else:
@@ -84,6 +87,8 @@ def weights_cached(node: Node, event: WeightsCached) -> bool:
 
 def _is_here(node: Node, model: Model) -> None:
     model.weights.ahead = False
+    if model.weights.fetch is not None:
+        model.weights.fetch.here = node.at
     model.story.add(node.at, "its weights are cached")
     answer_prefetches(node, model, ok=True, detail=f"the weights of {model.name} are here")
     instance = model.instance
@@ -97,18 +102,29 @@ def fetch_started(node: Node, event: FetchStarted) -> bool:
     if found is None:
         return False
     model, fetch = found
-    fetch.running, fetch.waits = event.at, ""
+    fetch.running = event.at
+    _goes_on(node, model, fetch)
     return model.instance is None
 
 
+def _goes_on(node: Node, model: Model, fetch: Fetch) -> None:
+    """Note that a fetch does not wait for room on the disk."""
+    fetch.waits, fetch.lacking = "", Bytes(0)
+    if fetch.given:
+        give_back(node, model)
+
+
 def fetch_waits(node: Node, event: FetchWaits) -> bool:
-    """Note why a fetch waits for room on the disk."""
+    """Note why a fetch waits for room on the disk, and how much of it residents would have to make free."""
     found = _fetch(node, event.model, "waits")
-    if found is not None:
-        model, fetch = found
-        fetch.waits = event.detail
+    if found is None:
+        return False
+    model, fetch = found
+    if fetch.waits != event.detail:
         model.story.add(event.at, f"the fetch of its weights waits: {event.detail}")
-    return False
+    fetch.waits = event.detail
+    note_lacking(node, model, fetch, event.lacking)
+    return fetch.lacking > 0
 
 
 def fetch_progressed(node: Node, event: FetchProgressed) -> bool:
@@ -119,18 +135,19 @@ def fetch_progressed(node: Node, event: FetchProgressed) -> bool:
     model, fetch = found
     if fetch.told is None:
         fetch.first = event.done
-    fetch.told, fetch.waits = event.at, ""
+    fetch.told, given = event.at, bool(fetch.given)
+    _goes_on(node, model, fetch)
     fetch.running = fetch.running or event.at
     fetch.done, fetch.total, fetch.rate = event.done, event.total, event.rate
     note_size(model, event.total)
     if model.instance is not None:
-        return model.instance.state is State.RESERVED
+        return given or model.instance.state is State.RESERVED
     if node.reservation is not None and node.reservation.model is model:
         return True
     near = near_moment(node, model, clearing_estimate(node))
     if near is not None and near > event.at:
         node.wake_by(near)
-        return False
+        return given
     return True
 
 
@@ -143,13 +160,14 @@ def weights_fetched(node: Node, event: WeightsFetched) -> bool:
     end(node, model)
     weights = model.weights
     began = fetch.since if fetch.running is None else fetch.running
-    weights.ended.append((Stage.FETCH, began, event.at))
+    came = event.at if fetch.here is None else fetch.here
+    weights.ended.append((Stage.FETCH, began, came))
     node.bandwidth.add(event.fetched, event.took)
     node.out.append(FetchEnded(model.name, event.fetched, event.took))
     if weights.cached is not None:
         weights.verified = True
         if event.fetched:
-            weights.came = (fetch.since, event.at)
+            weights.came = (fetch.since, came)
     elif not fetch.cancelled:
         _give_up(node, model, f"the weights of {model.name} were gone again as soon as they had come", permanent=False)
     return True

@@ -6,7 +6,7 @@ from swapd.core.commands import CancelFetch, FetchWeights, KeepWeights, RefetchW
 from swapd.core.lawbook import law
 from swapd.core.node import Node
 from swapd.core.reasons import State
-from swapd.core.state import Model
+from swapd.core.state import Instance, Model
 
 
 def check(node: Node) -> None:
@@ -17,6 +17,8 @@ def check(node: Node) -> None:
     weights_are_kept_before_use(node)
     missing_weights_are_fetched(node)
     no_room_is_kept_for_weights_far_off(node)
+    copies_are_given_up_for_a_fetch(node)
+    no_copy_is_given_up_in_vain(node)
 
 
 def never_starts_uncached(node: Node) -> None:
@@ -24,7 +26,7 @@ def never_starts_uncached(node: Node) -> None:
     for order in node.out:
         if isinstance(order, Start) and order.spec.fetched:
             weights = node.models[order.spec.name].weights
-            here = weights.cached is not None and not weights.verifying
+            here = weights.cached is not None and not weights.verifying and weights.given_to is None
             law(node, "never_starts_uncached", f"{order.spec.name} starts without its weights", holds=here)
 
 
@@ -72,7 +74,7 @@ def weights_are_kept_before_use(node: Node) -> None:
 
 
 def _is_held(node: Node, model: Model) -> bool:
-    waited_for = bool(model.queue) or bool(model.orders)
+    waited_for = (bool(model.queue) or bool(model.orders)) and model.weights.given_to is None
     alive = any(instance.model is model for instance in node.instances.values())
     return waited_for or alive or model.weights.fetch is not None or model.weights.verifying
 
@@ -102,3 +104,33 @@ def no_room_is_kept_for_weights_far_off(node: Node) -> None:
         begun = weights.fetch is not None and weights.fetch.running is not None
         near = not model.spec.fetched or weights.cached is not None or begun
         law(node, "no_room_is_kept_for_weights_far_off", f"room for {model.name}", holds=near)
+
+
+def copies_are_given_up_for_a_fetch(node: Node) -> None:
+    """Every copy that is given up is there, serves nobody, and some fetch waits for its room."""
+    name = "copies_are_given_up_for_a_fetch"
+    for model in node.models.values():
+        heir = model.weights.given_to
+        if heir is None:
+            continue
+        fetch = node.models[heir].weights.fetch if heir in node.models else None
+        law(node, name, f"{model.name} for {heir}", holds=fetch is not None and model.name in fetch.given)
+        law(node, name, f"{model.name} has no copy", holds=model.weights.cached is not None)
+        law(node, name, f"{model.name} serves, or is to", holds=model.instance is None)
+
+
+def no_copy_is_given_up_in_vain(node: Node) -> None:
+    """Whoever leaves in this step for a fetch makes free what it lacks, together with others, and not without them."""
+    for model in node.fetching.values():
+        fetch = model.weights.fetch
+        assert fetch is not None
+        leaving = [one.model.name for one in node.instances.values() if _left_for(one, model) and one.step == node.step]
+        given = sum(fetch.given.values())
+        for name in leaving:
+            size = fetch.given.get(name, 0)
+            law(node, "no_copy_is_given_up_in_vain", f"{name} for {model.name}", holds=given >= fetch.lacking)
+            law(node, "no_copy_is_given_up_in_vain", f"{name} need not", holds=given - size < fetch.lacking)
+
+
+def _left_for(instance: Instance, heir: Model) -> bool:
+    return instance.state is State.UNLOADING and instance.model.weights.given_to == heir.name

@@ -33,23 +33,34 @@ def median(times: Iterable[Duration]) -> Duration:
 def has_weights(model: Model) -> bool:
     """Say whether an engine can find a model's weights on this node."""
     weights = model.weights
-    return not model.spec.fetched or (weights.cached is not None and not weights.verifying)
+    return not model.spec.fetched or (weights.cached is not None and not weights.verifying and weights.given_to is None)
 
 
 def expected_fetch(node: Node, model: Model) -> Duration:
     """Return how long a whole fetch of a model is expected to take."""
-    weights = model.weights
+    found = _reckoned_fetch(node, model)
+    return model.spec.fetch_estimate if found is None else found
+
+
+def _reckoned_fetch(node: Node, model: Model) -> Duration | None:
+    """Return how long a whole fetch takes by what was measured; ``None``: nothing was."""
     remote = model.load_times.get(Source.REMOTE)
     if remote and (measured := median(remote) - model.lhat) > 0:
         return Duration(measured)
-    by_size = node.bandwidth.time_of(weights.size) if weights.size else None
-    return model.spec.fetch_estimate if by_size is None else by_size
+    return node.bandwidth.time_of(model.weights.size) if model.weights.size else None
+
+
+def is_guess(node: Node, model: Model) -> bool:
+    """Say whether nothing is known of how long the weights of a model take but what is configured."""
+    fetch = model.weights.fetch
+    tells = fetch is not None and not fetch.cancelled and _left(fetch) is not None
+    return not tells and _reckoned_fetch(node, model) is None
 
 
 def remaining_fetch(node: Node, model: Model, at: Instant) -> Duration:
     """Return how long it is expected to take from ``at`` until the weights are here."""
     weights = model.weights
-    if not model.spec.fetched or weights.cached is not None:
+    if not model.spec.fetched or (weights.cached is not None and weights.given_to is None):
         return Duration(0)
     fetch = weights.fetch
     if fetch is None or fetch.cancelled or fetch.running is None:
@@ -75,7 +86,7 @@ def lacks_weights(node: Node, model: Model, clearing: int) -> bool:
     if not model.spec.fetched:
         return False
     weights = model.weights
-    if weights.verifying:
+    if weights.verifying or weights.given_to is not None:
         return True
     if weights.cached is not None:
         return False

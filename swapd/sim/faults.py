@@ -211,7 +211,7 @@ class FaultyWorld:
                 return (*progress, replace(facts[-1], at=Instant(facts[-1].at + _LATE)))
             case Fault.FETCH_WAITS:
                 late = tuple(replace(fact, at=Instant(fact.at + _LATE)) for fact in facts[1:])
-                return (facts[0], FetchWaits(now, model, "the disk is full"), *late)
+                return (facts[0], FetchWaits(now, model, "the disk is full", Bytes(0)), *late)
             case Fault.FETCH_BREAKS | Fault.FETCH_REFUSED | Fault.FETCH_CORRUPT:
                 before = tuple(fact for fact in facts[:-1] if fact.at <= at)
                 return (*before, FetchFailed(at, model, _FETCH_FAILURES[fault], f"the source: {fault.value}"))

@@ -66,6 +66,13 @@ def choose(candidates: Sequence[Candidate], needed: int, *, kept: Collection[Ino
     return tuple(victim.name for victim in victims)
 
 
+def freed(candidates: Sequence[Candidate], *, kept: Collection[Inode] = ()) -> int:
+    """Return the bytes that are given back when all of these leave; ``kept``: inodes that others have."""
+    holders = Counter(inode for candidate in candidates for inode in candidate.blobs)
+    holders.update(kept)
+    return _freed(candidates, holders)
+
+
 def _freed(victims: Sequence[Candidate], holders: Counter[Inode]) -> int:
     """Return the bytes that nobody has any more."""
     left = Counter(inode for victim in victims for inode in victim.blobs)

@@ -27,12 +27,17 @@ class FetchStarted:
 
 @dataclass(frozen=True, slots=True)
 class FetchWaits:
-    """A fetch waits for room on the disk; told once, and again when the reason changes."""
+    """A fetch waits for room on the disk.
+
+    Told when the reason changes, and again after every look at the disk while copies would have to leave.
+    """
 
     at: Instant
     model: ModelName
     #: one sentence for the operator
     detail: str
+    #: bytes that are lacking when all copies have left that may; 0: copies are not to blame
+    lacking: Bytes
 
 
 @dataclass(frozen=True, slots=True)

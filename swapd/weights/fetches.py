@@ -30,6 +30,8 @@ class _Entry:
     flight: Flight
     #: ``None``: queued
     task: asyncio.Task[None] | None = None
+    #: it waits for room, and what was told last of why
+    waits: bool = False
     told: str = ""
 
 
@@ -67,7 +69,11 @@ class Fetches:
         name = wanted(weights)
         entry = self._entries.get(name)
         if entry is None:
-            flight = Flight(weights, self._tools, ahead, waits=lambda detail: self._waits(entry, detail), fresh=fresh)
+
+            def waits(detail: str, lacking: int = 0) -> None:
+                self._waits(entry, detail, lacking)
+
+            flight = Flight(weights, self._tools, ahead, waits=waits, fresh=fresh)
             entry = self._entries[name] = _Entry(flight)
         elif entry.task is not None and model not in entry.flight.models:
             self._later(FetchStarted(self._tools.now(), model))
@@ -147,9 +153,9 @@ class Fetches:
         else:
             took = Duration(self._tools.now() - began)
             _ = self._tasks.start(self._tools.room.clear(wanted(flight.weights)), name="remove damaged copies")
-            _log.info("weights_fetched", models=flight.models, bytes=flight.came, seconds=took / SECOND)
+            _log.debug("weights_fetched", models=flight.models, bytes=flight.came, seconds=took / SECOND)
             return lambda model: Fetched(self._tools.now(), model, Bytes(flight.came), took)
-        _log.warning("weights_not_fetched", models=flight.models, source=source, failure=failure, detail=detail)
+        _log.debug("weights_not_fetched", models=flight.models, source=source, failure=failure, detail=detail)
         return lambda model: FetchFailed(self._tools.now(), model, failure, f"the weights of {model}: {detail}")
 
     async def _tick(self, entry: _Entry) -> None:
@@ -158,13 +164,16 @@ class Fetches:
             await asyncio.sleep(self._tools.settings.progress_period / SECOND)
             progress = entry.flight.progress()
             entry.flight.tick()
-            if progress.done != known:
+            if progress.done != known and not entry.waits:
                 known = progress.done
                 for model in tuple(entry.flight.models):
                     self._post(FetchProgressed(self._tools.now(), model, progress))
 
-    def _waits(self, entry: _Entry | None, detail: str) -> None:
-        if entry is not None and entry.told != detail:
+    def _waits(self, entry: _Entry | None, detail: str, lacking: int) -> None:
+        if entry is None:
+            return
+        entry.waits = bool(detail)
+        if entry.waits and (lacking > 0 or entry.told != detail):
             entry.told = detail
             for model in tuple(entry.flight.models):
-                self._post(FetchWaits(self._tools.now(), model, detail))
+                self._post(FetchWaits(self._tools.now(), model, detail, Bytes(lacking)))

@@ -24,7 +24,7 @@ from swapd.core.ids import SECOND, Bytes, Instant, ModelName, seconds
 from swapd.weights.bucket import Bucket
 from swapd.weights.copies import Copy, Marker, Piece, assemble
 from swapd.weights.inventory import Layout, wanted
-from swapd.weights.room import Room
+from swapd.weights.room import Room, Waits
 from swapd.weights.settings import CacheSettings, Progress, Weights
 from swapd.weights.sources.base import ChangedError, Checksum, Listing, RemoteFile, Source, SourceError, select
 from swapd.weights.sources.http import shown
@@ -85,7 +85,7 @@ class Flight:
     #: nobody waits for it yet
     ahead: bool
     #: is told why the fetch has to wait for room
-    waits: Callable[[str], None]
+    waits: Waits
     #: nothing of other copies is used: one of them is damaged
     fresh: bool = False
     models: list[ModelName] = field(default_factory=list)

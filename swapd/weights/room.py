@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -16,7 +17,7 @@ from swapd.aio.threads import on_own_thread
 from swapd.core.ids import SECOND, Bytes, Instant
 from swapd.weights import partial
 from swapd.weights.copies import Copy, remove_tree
-from swapd.weights.eviction import choose
+from swapd.weights.eviction import choose, freed
 from swapd.weights.facts import Evicted, Fact
 from swapd.weights.inventory import Layout
 from swapd.weights.open_files import in_use
@@ -24,6 +25,13 @@ from swapd.weights.settings import CacheSettings
 from swapd.weights.space import Account, Booking, Disk, Leaving, Shortage, limit, read_disk
 
 _log = structlog.get_logger(__name__)
+
+
+class Waits(Protocol):
+    """Is told why a fetch waits for room."""
+
+    def __call__(self, detail: str, lacking: int = 0) -> None:
+        """``lacking``: bytes, when all have left that may; an empty ``detail``: it waits no more."""
 
 
 class TooLargeError(Exception):
@@ -66,7 +74,7 @@ class Room:
         """Ask the file system. Raises ``OSError``."""
         return await on_own_thread(lambda: read_disk(str(self._layout.path)), name="swapd-disk")
 
-    async def reserve(self, booking: Booking, *, waits: Callable[[str], None]) -> None:
+    async def reserve(self, booking: Booking, *, waits: Waits) -> None:
         """Promise room once there is some; ``waits`` is told why not yet. Raises ``OSError``, ``TooLargeError``."""
         while True:
             self._changed.clear()
@@ -74,17 +82,19 @@ class Room:
             shortage = self._account.shortage(booking.size, disk, self._settings)
             if shortage.worst <= 0:
                 self._account.bookings.append(booking)
+                waits("")
                 return
             most = min(limit(disk, self._settings), disk.total - round(disk.total * self._settings.keep_free))
             if booking.size > most:
                 raise TooLargeError(
                     f"it takes {_shown(booking.size)} on the disk, and the cache never has more than {_shown(most)}"
                 )
-            if not await self._make_room(shortage.worst):
-                waits(self._why(shortage, disk))
+            lacking = await self._make_room(shortage.worst)
+            if lacking:
+                waits(self._why(shortage, disk), lacking)
                 await self._wait()
 
-    async def restore(self, *, waits: Callable[[str], None]) -> None:
+    async def restore(self, *, waits: Waits) -> None:
         """Wait until a disk that has refused to take more has room for what is promised. Raises ``OSError``."""
         while True:
             self._changed.clear()
@@ -94,9 +104,11 @@ class Room:
             if shortage.worst <= 0:
                 waits("the disk says that it is full, although more should be free")
                 await self._wait()
+                waits("")
                 return
-            if not await self._make_room(shortage.worst):
-                waits(self._why(shortage, disk))
+            lacking = await self._make_room(shortage.worst)
+            if lacking:
+                waits(self._why(shortage, disk), lacking)
                 await self._wait()
 
     async def remove(self, copy: Copy) -> int:
@@ -156,21 +168,21 @@ class Room:
         except TimeoutError:
             return
 
-    async def _make_room(self, shortage: int) -> bool:
-        """Let leave who may, at the least cost; ``False``: that would not be enough, and nobody left."""
+    async def _make_room(self, shortage: int) -> int:
+        """Let leave who may, at the least cost; return by how much all of them would be too few: then nobody left."""
         async with self._evicting:
             busy: set[str] = set()
             while True:
                 able, kept = self._account.candidates(without=busy)
                 victims = choose(able, shortage, kept=kept)
                 if not victims:
-                    return False
+                    return shortage - freed(able, kept=kept)
                 found = await self._open(victims)
                 busy |= found
                 if not found and self._still(victims):
                     break
             await self._evict(victims)
-            return True
+            return 0
 
     async def _open(self, victims: tuple[str, ...]) -> set[str]:
         found = set()

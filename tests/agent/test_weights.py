@@ -20,10 +20,19 @@ from swapd.core.commands import (
     VerifyWeights,
     WarmWeights,
 )
-from swapd.core.events import Event, FetchFailed, WeightsCached, WeightsFetched, WeightsVerified, WeightsWarmed
+from swapd.core.events import (
+    Event,
+    FetchFailed,
+    FetchWaits,
+    WeightsCached,
+    WeightsFetched,
+    WeightsVerified,
+    WeightsWarmed,
+)
 from swapd.core.ids import Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
 from swapd.core.view import WeightStanding
+from swapd.weights import facts
 
 A, B = ModelName("a"), ModelName("b")
 DEADLINE_S = 60.0
@@ -171,6 +180,15 @@ async def test_a_look_at_a_copy_is_told_to_the_core_and_to_the_operator(desk: De
     before = len(desk.told)
     desk.desk.carry_out(RefetchWeights(A))
     assert (await desk.next(WeightsFetched, after=before)).model == A
+
+
+async def test_what_a_fetch_lacks_on_the_disk_is_told_every_time_and_logged_once(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lacking in (7, 7):
+        desk.desk._told(facts.FetchWaits(Instant(0), A, "the disk is full", Bytes(lacking)))
+    assert [event.lacking for event in desk.told if isinstance(event, FetchWaits)] == [7, 7]
+    assert capsys.readouterr().out.count("the disk is full") == 1
 
 
 async def test_a_fetch_can_be_given_up(desk: Desk) -> None:

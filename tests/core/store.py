@@ -53,8 +53,12 @@ class Store:
         self.world = world
         self.remotes: dict[str, Remote] = {}
         self.cached: dict[ModelName, Bytes] = {}
+        #: how much fits, with fetches that have begun
+        self.limit: int | None = None
         self._tickets: dict[tuple[str, str], int] = {}
         self._count = 0
+        self._begun: dict[str, int] = {}
+        self._waiting: dict[str, Callable[[], bool]] = {}
 
     def remote(self, model: str, **how: object) -> Remote:
         """Say how the weights of a model come."""
@@ -89,7 +93,9 @@ class Store:
                 self._warmed(command.model, now, whole=False, again=False)
             case VerifyWeights():
                 self._verify(str(command.model), now)
-            case FetchWeights() | KeepWeights() | _:
+            case KeepWeights():
+                self._look_soon(now)
+            case FetchWeights() | _:
                 pass
 
     def _of(self, model: str) -> Remote:
@@ -109,10 +115,52 @@ class Store:
         return lambda: self._tickets.get((kind, model)) == number
 
     def _fetch(self, model: str, now: float) -> None:
-        remote, name = self._of(model), ModelName(model)
+        remote, name, world = self._of(model), ModelName(model), self.world
         current = self._ticket("fetch", model)
-        begun, world = now + remote.queued, self.world
+        begun = now + remote.queued
         world.plan(begun, lambda: ev.FetchStarted(world.now, name) if current() else None)
+        if self.limit is None:
+            self._run(model, begun, current)
+        else:
+            self._waiting[model] = current
+            self._look_soon(begun)
+
+    @property
+    def used(self) -> int:
+        """What is on the disk or promised."""
+        return sum(self.cached.values()) + sum(self._begun.values())
+
+    def _look_soon(self, at: float) -> None:
+        for model in self._waiting:
+            self.world.plan(at, lambda model=model: self._look(model))
+
+    def _look(self, model: str) -> ev.Event | None:
+        """Let a fetch begin if there is room, evict the oldest copies for it, or say what is lacking."""
+        current = self._waiting.get(model)
+        if current is None or not current() or self.limit is None:
+            self._waiting.pop(model, None)
+            return None
+        world, now = self.world, self.world.now / SECOND
+        lacking = self.used + self._of(model).size - self.limit
+        told = world.core.standings(world.now)
+        able = [name for name in self.cached if name not in told or not (told[name].held or told[name].pinned)]
+        if sum(self.cached[name] for name in able) < lacking:
+            lacking -= sum(self.cached[name] for name in able)
+            world.plan(now + 5, lambda: self._look(model))
+            return ev.FetchWaits(world.now, ModelName(model), "the cache is full", Bytes(lacking))
+        if lacking <= 0:
+            del self._waiting[model]
+            self._begun[model] = self._of(model).size
+            self._run(model, now, current)
+            return None
+        while self.used + self._of(model).size > self.limit:
+            del self.cached[able.pop(0)]
+        world.plan(now, lambda: self._look(model))
+        return ev.WeightsCached(world.now, dict(self.cached))
+
+    def _run(self, model: str, begun: float, current: Callable[[], bool]) -> None:
+        """Plan the facts of a fetch that begins to bring bytes."""
+        remote, name, world = self._of(model), ModelName(model), self.world
         last = remote.fetch if remote.silent_after is None else remote.silent_after
         rate = remote.size / remote.fetch if remote.fetch else 0.0
         for second in range(1, int(last) + 1 if remote.progress else 0):
@@ -138,6 +186,7 @@ class Store:
             if not current():
                 return None
             self.cached[name] = size
+            self._begun.pop(model, None)
             return ev.WeightsCached(self.world.now, dict(self.cached))
 
         def fetched() -> ev.Event | None:
@@ -150,6 +199,8 @@ class Store:
 
     def _failed(self, model: str, failure: FetchFailure) -> ev.Event:
         del self._tickets["fetch", model]
+        self._begun.pop(model, None)
+        self._look_soon(self.world.now / SECOND)
         return ev.FetchFailed(self.world.now, ModelName(model), failure, f"the source of {model} says: {failure}")
 
     def _end(self, model: str, now: float, failure: FetchFailure) -> None:

@@ -4,16 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
+from swapd.core import laws, weight_laws
 from swapd.core.commands import CancelFetch, Command, FetchWeights, KeepWeights, Start
 from swapd.core.copies import Fetch
-from swapd.core.ids import NO_GPUS, InstanceId, Instant, ModelName
+from swapd.core.ids import NO_GPUS, Bytes, InstanceId, Instant, ModelName, seconds
 from swapd.core.lawbook import LawBrokenError
 from swapd.core.node import Node
 from swapd.core.reasons import State
 from tests.core.driver import World, spec
 from tests.core.test_weights import far
 
-A = ModelName("a")
+A, B = ModelName("a"), ModelName("b")
 
 
 def waiting_node() -> World:
@@ -83,6 +84,63 @@ def cancel_and_forget(node: Node) -> None:
     fetch.cancelled = True
 
 
+def leaving_node() -> World:
+    """Stop right after a decision: b has just been ordered to leave so that its copy makes room for that of a."""
+    world = World([far("a"), far("b"), far("d")], gpus=2, protect=seconds(0))
+    world.store.limit = 1_000_000
+    world.engines["b"].hook = 1
+    world.request("b", at=0)
+    world.request("a", at=60)
+    world.run(60)
+    return world
+
+
+def give_up_for_nobody(node: Node) -> None:
+    node.models[B].weights.given_to = ModelName("d")
+
+
+def give_up_what_is_gone(node: Node) -> None:
+    node.models[B].weights.cached = None
+
+
+def give_up_what_serves(node: Node) -> None:
+    node.models[B].instance = next(iter(node.instances.values()))
+
+
+def give_up_too_little(node: Node) -> None:
+    fetch_of(node, A).lacking = Bytes(1_000_001)
+
+
+def give_up_too_much(node: Node) -> None:
+    fetch_of(node, A).given[ModelName("d")] = Bytes(1_000_000)
+
+
+def fetch_of(node: Node, model: ModelName) -> Fetch:
+    fetch = node.models[model].weights.fetch
+    assert fetch is not None
+    return fetch
+
+
+@pytest.mark.parametrize(
+    ("law", "defect"),
+    [
+        ("infeasible_evicts_nobody", give_up_for_nobody),
+        ("copies_are_given_up_for_a_fetch", give_up_for_nobody),
+        ("copies_are_given_up_for_a_fetch", give_up_what_is_gone),
+        ("copies_are_given_up_for_a_fetch", give_up_what_serves),
+        ("no_copy_is_given_up_in_vain", give_up_too_little),
+        ("no_copy_is_given_up_in_vain", give_up_too_much),
+    ],
+)
+def test_a_broken_law_about_copies_that_are_given_up_is_named(law: str, defect: Callable[[Node], None]) -> None:
+    node = leaving_node().core._node
+    check = getattr(laws, law, None) or getattr(weight_laws, law)
+    check(node)
+    defect(node)
+    with pytest.raises(LawBrokenError, match=rf"^{law}: "):
+        check(node)
+
+
 def keep_room(node: Node) -> None:
     instance = next(iter(node.instances.values()))
     instance.state, instance.step, instance.model = State.RESERVED, node.step, node.models[A]
@@ -115,8 +173,6 @@ def test_a_broken_law_about_weights_is_named(law: str, defect: Callable[[Node], 
 
 
 def test_no_room_is_kept_for_weights_whose_fetch_has_not_begun() -> None:
-    from swapd.core import weight_laws
-
     world = waiting_node()
     fetch = world.core._node.models[A].weights.fetch
     assert fetch is not None

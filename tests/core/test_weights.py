@@ -158,8 +158,10 @@ def test_room_and_fetch_count_side_by_side_in_an_eta() -> None:
 
 
 def test_a_request_refused_for_its_eta_has_the_weights_fetched_for_the_next_one() -> None:
-    world = World([far("a", fetch=120, wait=60)], gpus=1)
+    world = World([far("a", wait=60)], gpus=1)
     world.store.remote("a", fetch=120)
+    known = {(ModelName("a"), Source.REMOTE): (seconds(130),)}
+    world.plan(0, lambda: ev.LoadTimesKnown(world.now, known))
     first = world.request("a", at=0)
     second = world.request("a", at=5)
     later = world.request("a", at=100)
@@ -169,6 +171,47 @@ def test_a_request_refused_for_its_eta_has_the_weights_fetched_for_the_next_one(
     assert second.rejected is not None
     assert [c.ahead for c in world.of(FetchWeights)] == [True, False]
     assert later.waited == 20 + 10
+
+
+def test_a_mere_guess_of_a_fetch_refuses_nobody() -> None:
+    world = World([far("a", fetch=120, wait=60)], gpus=1)
+    world.store.remote("a", fetch=30, progress=False)
+    waiting = [world.request("a", at=second) for second in (0, 5)]
+    world.run(300)
+    assert [asked.waited for asked in waiting] == [40, 35]
+
+
+def test_who_waits_on_a_mere_guess_is_refused_after_its_limit_while_the_fetch_goes_on() -> None:
+    world = World([far("a", fetch=5, wait=60)], gpus=1)
+    world.store.remote("a", fetch=200, progress=False)
+    a = world.request("a", at=0)
+    later = world.request("a", at=190)
+    world.run(300)
+    assert a.rejected is not None
+    assert (a.rejected[0], a.rejected[1].reason) == (60, Rejection.WAIT_TIMEOUT)
+    assert later.waited == 10 + 10
+
+
+def test_a_fetch_that_tells_how_it_gets_on_may_refuse() -> None:
+    world = World([far("a", fetch=5, wait=60)], gpus=1)
+    world.store.remote("a", fetch=200)
+    world.request("a", at=0)
+    late = world.request("a", at=10.5)
+    world.run(20)
+    assert late.rejected is not None
+    assert (late.rejected[0], late.rejected[1].reason) == (10.5, Rejection.ETA_EXCEEDS_MAX_WAIT)
+
+
+def test_a_mere_guess_hides_nothing_else_that_takes_too_long() -> None:
+    world = World([far("a", fetch=5, wait=60), spec("b", load=200)], gpus=1)
+    world.request("b", at=0)
+    a = world.request("a", at=10)
+    world.run(20)
+    assert a.rejected is not None
+    assert (a.rejected[1].reason, a.rejected[1].retry_after) == (
+        Rejection.ETA_EXCEEDS_MAX_WAIT,
+        seconds(190 + 3 + 10),
+    )
 
 
 def test_a_measured_bandwidth_and_a_known_size_tell_how_long_a_fetch_takes() -> None:
@@ -232,7 +275,7 @@ def test_a_fetch_that_waits_for_the_disk_says_so_to_who_waits_too_long() -> None
     world = World([far("a", wait=200)], gpus=1)
     world.store.remote("a", fetch=100, silent_after=0)
     a = world.request("a", at=0)
-    world.plan(10, lambda: ev.FetchWaits(world.now, ModelName("a"), "the cache is full of pinned copies"))
+    world.plan(10, lambda: ev.FetchWaits(world.now, ModelName("a"), "the cache is full of pinned copies", Bytes(0)))
     world.run(300)
     assert a.rejected is not None
     assert a.rejected[0] == 200

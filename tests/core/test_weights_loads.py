@@ -145,6 +145,18 @@ def test_a_load_that_waits_for_room_after_its_fetch_is_not_said_to_wait_for_the_
     assert load.load_time == seconds(30)
 
 
+def test_a_fetch_ends_when_its_copy_is_here_although_that_is_answered_later() -> None:
+    world = World([far("a")], gpus=1)
+    world.store.remote("a", fetch=30, silent_after=0)
+    world.request("a", at=0)
+    world.store.put("a", at=30)
+    world.store.finish("a", 33)
+    world.run(100)
+    (load,) = world.of(LoadFinished, "a")
+    assert shown(load)[:3] == [("queued", 0, 30), ("fetch", 0, 30), ("spawn", 30, 32.5)]
+    assert (load.source, load.load_time) == (Source.REMOTE, seconds(30 + 10))
+
+
 def test_a_load_whose_room_was_free_first_waits_for_the_last_stretch_of_the_fetch() -> None:
     world = World([far("a")], gpus=1)
     world.store.remote("a", fetch=10)

@@ -292,7 +292,7 @@ def test_the_cache_is_told_what_to_keep_before_it_is_used_and_only_when_that_cha
     "fact",
     [
         lambda at: ev.FetchStarted(at, A),
-        lambda at: ev.FetchWaits(at, A, "full"),
+        lambda at: ev.FetchWaits(at, A, "full", 0),
         lambda at: ev.FetchProgressed(at, A, 1, 2, 3.0),
         lambda at: ev.WeightsFetched(at, A, 1, 1),
         lambda at: ev.FetchFailed(at, A, FetchFailure.DISK, "no"),

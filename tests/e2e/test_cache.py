@@ -277,7 +277,6 @@ async def test_where_the_cache_has_room_for_one_copy_the_other_leaves_and_its_by
         assert copies(tmp_path) == []
 
 
-@pytest.mark.xfail(reason="a resident does not leave for the disk room that its copy takes", strict=False)
 async def test_a_model_whose_weights_fit_beside_nobody_elses_takes_gpu_and_disk_from_the_idle_one(
     tmp_path: Path, source: Source
 ) -> None:

@@ -42,6 +42,7 @@ from swapd.core.events import (
     WeightsWarmed,
 )
 from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId
+from swapd.core.reasons import State
 from tests.properties.books import Books, OperatorOrder, Phase, Request
 
 
@@ -52,8 +53,11 @@ def hear(books: Books, event: Event) -> None:
     match event:
         case WeightsCached() | FetchStarted() | WeightsFetched() | FetchFailed() | WeightsWarmed() | WeightsVerified():
             books.weights.hear(books, event)
-        case FetchWaits() | FetchProgressed():
-            pass
+        case FetchWaits():
+            alive = {i.model for i in books.instances.values() if i.state is State.UNLOADING}
+            books.weights.lacks_room(event, alive)
+        case FetchProgressed():
+            books.weights.goes_on(event.model)
         case PrefetchOrdered():
             _order(books, event.at, event.request, OperatorOrder(event.at, "prefetch", event.model))
         case RequestArrived():

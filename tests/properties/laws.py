@@ -206,6 +206,7 @@ def weights_are_kept(books: Books, kept: Kept, commands: tuple[Command, ...]) ->
     }
     removed = (model for model in kept if model not in books.catalog.models and held(books, model))
     now.update((model, (True, False)) for model in removed)
+    now.update((m, kept[m]) for m in now if m in kept and _is_open(books, m))
     told = [number for number, command in enumerate(commands) if isinstance(command, KeepWeights)]
     used = [number for number, c in enumerate(commands) if isinstance(c, FetchWeights | RefetchWeights | Start)]
     changed = any(kept.get(model, (False, False)) != how for model, how in now.items())
@@ -216,12 +217,23 @@ def weights_are_kept(books: Books, kept: Kept, commands: tuple[Command, ...]) ->
     return now
 
 
+def _is_open(books: Books, model: ModelName) -> bool:
+    """Say whether nothing but waiters holds a copy that may be given up: then it is the core's to say."""
+    alive = any(instance.model == model for instance in books.instances.values())
+    return books.weights.may_be_given_up(model) and not alive
+
+
 def standings_are_true(books: Books, standings: Mapping[ModelName, WeightStanding]) -> None:
     """Say of every model with a source whether it is held and pinned."""
     for model, spec in books.catalog.models.items():
-        if spec.fetched and (standings[model].held, standings[model].pinned) != (
-            held(books, model),
-            books.pinned(model),
+        if (
+            spec.fetched
+            and not _is_open(books, model)
+            and (standings[model].held, standings[model].pinned)
+            != (
+                held(books, model),
+                books.pinned(model),
+            )
         ):
             broken("weights_are_kept_before_use", f"{model}: {standings[model]}")
 

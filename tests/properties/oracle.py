@@ -288,6 +288,7 @@ class Oracle:
             if note.instance in books.seen:
                 broken("legal_transitions_only", f"{note}: the id was used before")
             books.seen.add(note.instance)
+            books.weights.reloaded(note.model)
             self._booked(note)
             spec = books.catalog.models.get(note.model)
             instance = Instance(note.instance, note.model, note.gpus, note.after, books.now, spec=spec)

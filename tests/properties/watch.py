@@ -50,6 +50,7 @@ class Watch:
         self._kept = laws.weights_are_kept(books, self._kept, commands)
         laws.standings_are_true(books, self.scheduler.standings())
         laws.missing_weights_are_fetched(books)
+        weight_books.nobody_leaves_in_vain(books, commands)
         weight_books.pointless_fetches_end(books)
         weight_books.readings_end(books)
         weight_books.room_is_given_back(books, event, self.scheduler.next_wakeup)

@@ -7,11 +7,13 @@ from swapd.core.catalog import Mode, ModelSpec
 from swapd.core.commands import (
     CancelFetch,
     Command,
+    Evicted,
     FetchEnded,
     FetchWeights,
     RefetchWeights,
     Start,
     StopWarming,
+    Transitioned,
     VerifyWeights,
     WarmWeights,
 )
@@ -20,6 +22,7 @@ from swapd.core.events import (
     Event,
     FetchFailed,
     FetchStarted,
+    FetchWaits,
     Tick,
     WeightsCached,
     WeightsFetched,
@@ -27,7 +30,7 @@ from swapd.core.events import (
     WeightsWarmed,
 )
 from swapd.core.ids import Bytes, InstanceId, Instant, ModelName, seconds
-from swapd.core.reasons import State
+from swapd.core.reasons import State, UnloadCause
 from tests.properties.broken import broken
 
 if TYPE_CHECKING:
@@ -46,6 +49,16 @@ class Fetch:
     ahead: bool
     cancelled: bool = False
     begun: bool = False
+    #: bytes it lacks on the disk, as told last
+    lacking: int = 0
+    #: what residents that left for it have given since then, and which copies that were
+    given: int = 0
+    givers: set[ModelName] = field(default_factory=set)
+
+    def goes_on(self) -> None:
+        """Note that it lacks nothing."""
+        self.lacking = self.given = 0
+        self.givers.clear()
 
 
 @dataclass
@@ -88,7 +101,29 @@ class WeightBooks:
 
     def missing(self, spec: ModelSpec) -> bool:
         """Say whether a model cannot start for want of its weights."""
-        return spec.fetched and (spec.name not in self.cached or spec.name in self.checks)
+        here = spec.name in self.cached and spec.name not in self.checks
+        return spec.fetched and (not here or self.may_be_given_up(spec.name))
+
+    def may_be_given_up(self, model: ModelName) -> bool:
+        """Say whether a model may have to do without its copy, in favour of a fetch that lacks room."""
+        return any(model in fetch.givers for fetch in self.fetches.values())
+
+    def lacks_room(self, fact: FetchWaits, alive: set[ModelName]) -> None:
+        """Note what a fetch lacks; only who is on its way out still counts beside that."""
+        fetch = self.fetches.get(fact.model)
+        if fetch is not None:
+            fetch.lacking = fact.lacking
+            fetch.given = sum(self.cached.get(model, 0) for model in fetch.givers if model in alive)
+
+    def goes_on(self, model: ModelName) -> None:
+        """Note that a fetch gets on."""
+        if model in self.fetches:
+            self.fetches[model].goes_on()
+
+    def reloaded(self, model: ModelName) -> None:
+        """Note that a model is booked: its copy is not given up, or no more."""
+        for fetch in self.fetches.values():
+            fetch.givers.discard(model)
 
     def hear(self, books: "Books", event: WeightEvent) -> None:
         """Enter one fact."""
@@ -97,9 +132,12 @@ class WeightBooks:
                 self.cached = dict(event.cached)
                 self.proven.intersection_update(self.cached)
                 self.refused_for_eta.difference_update(self.cached)
+                for fetch in self.fetches.values():
+                    fetch.givers.intersection_update(self.cached)
             case FetchStarted():
                 if event.model in self.fetches:
                     self.fetches[event.model].begun = True
+                    self.goes_on(event.model)
             case WeightsFetched():
                 self._over(event.model)
                 if event.model in self.cached:
@@ -200,6 +238,25 @@ class WeightBooks:
         if order.model not in self.cached or order.model in self.checks or order.model in self.proven or not failed:
             broken("commands_bounded", f"{order}: there is no doubt about {order.model}")
         self.checks.add(order.model)
+
+
+def nobody_leaves_in_vain(books: "Books", commands: tuple[Command, ...]) -> None:
+    """Let residents leave for a model that is not booked only if their copies are what its fetch lacks."""
+    booked = {note.model for note in commands if isinstance(note, Transitioned) and note.before is None}
+    leaving: dict[ModelName, list[ModelName]] = {}
+    for note in commands:
+        if isinstance(note, Evicted) and note.cause is UnloadCause.EVICTED and note.successor not in booked:
+            assert note.successor is not None
+            leaving.setdefault(note.successor, []).append(note.model)
+    for heir, models in leaving.items():
+        fetch = books.weights.fetches.get(heir)
+        sizes = [books.weights.cached.get(model, 0) for model in models]
+        if fetch is None or not all(sizes) or fetch.lacking <= 0:
+            broken("nobody_leaves_in_vain", f"{models} leave for {heir}, whose fetch is {fetch}")
+        fetch.given += sum(sizes)
+        fetch.givers.update(models)
+        if fetch.given < fetch.lacking:
+            broken("nobody_leaves_in_vain", f"{models} leave for {heir}, and that is not enough: {fetch}")
 
 
 def pointless_fetches_end(books: "Books") -> None:

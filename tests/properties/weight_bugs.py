@@ -193,3 +193,30 @@ def weights_are_read_twice(patch: Patch) -> None:
         return warm
 
     exchange(patch, "warm", bad)
+
+
+@bug
+def too_few_leave_for_the_disk(patch: Patch) -> None:
+    exchange(patch, "choose", instead(lambda givers, _needed: tuple(giver.instance for giver in sorted(givers)[:1])))
+
+
+@bug
+def too_many_leave_for_the_disk(patch: Patch) -> None:
+    exchange(patch, "choose", instead(lambda givers, _needed: tuple(giver.instance for giver in givers)))
+
+
+@bug
+def a_copy_that_is_given_up_is_loaded(patch: Patch) -> None:
+    def seen(original: Function) -> Function:
+        def bad(*arguments: Any) -> Any:
+            model = next(argument for argument in arguments if isinstance(argument, Model))
+            kept, model.weights.given_to = model.weights.given_to, None
+            try:
+                return original(*arguments)
+            finally:
+                model.weights.given_to = kept
+
+        return bad
+
+    exchange(patch, "has_weights", seen)
+    exchange(patch, "lacks_weights", seen)

@@ -80,7 +80,7 @@ def _of_fetch(books: Books, model: ModelName, now: Instant, how: int) -> Iterato
     else:
         done = Bytes(SIZE * (how % 9) // 8)
         yield (FetchProgressed(now, model, done, SIZE, rate=float((0, 20, 200, 2_000)[how % 4])),)
-        yield (FetchWaits(now, model, "the disk is full"),)
+        yield (FetchWaits(now, model, "the disk is full", Bytes(SIZE * (how % 5) // 2)),)
     if how % 2:
         yield _arrival(books, model, now)
     if how % 3 == 0:

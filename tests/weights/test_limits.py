@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from swapd.core.ids import ModelName
+from swapd.core.ids import Duration, ModelName
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Standing, Weights, copies, flight, room
 from swapd.weights.copies import Copy
-from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchWaits
+from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchProgressed, FetchWaits
 from swapd.weights.partial import Partial
 from swapd.weights.space import Disk
 from tests.weights.caches import MIB, M, N, Running, noise, running
 
 KIB = 1024
+MILLISECOND = Duration(1_000_000)
+P = ModelName("p")
 MODELS = 12
 STEPS = 150
 
@@ -250,3 +252,42 @@ async def test_bytes_that_a_copy_has_from_its_partials_are_counted_once_whenever
         assert isinstance(await run.fetch(M), Fetched)
         await look()
     assert used == [3 * MIB, 3 * MIB], "while it is put together, and before the partials are removed"
+
+
+async def test_what_residents_have_to_give_is_told_after_every_look_and_no_progress_meanwhile(tmp_path: Path) -> None:
+    models = two_models(tmp_path)
+    models[P] = Weights(f"file://{tmp_path}/{P}")
+    (tmp_path / P).write_bytes(noise(MIB, 7))
+    async with running(tmp_path / "cache", models, max_size=5 * MIB, progress_period=MILLISECOND) as run:
+        await run.fetch(N)
+        await run.fetch(P)
+        run.cache.heed({N: Standing(held=True)})
+        run.cache.fetch(M)
+        assert isinstance(await run.answer(M), Fetched)  # the one that nobody holds was enough
+        assert set(run.cached) == {M, N}
+        since = len(run.facts)
+        run.cache.heed({M: Standing(held=True), N: Standing(held=True)})
+        run.cache.fetch(P)
+        first = await run.until(FetchWaits, P, since=since)
+        again = len(run.facts)
+        run.cache.heed({M: Standing(held=True), N: Standing(held=True)})
+        second = await run.until(FetchWaits, P, since=again)
+        assert 0 < first.lacking <= MIB + 64 * KIB
+        assert (second.lacking, second.detail) == (first.lacking, first.detail)
+        assert not any(isinstance(fact, FetchProgressed) for fact in run.facts[since:])
+        run.cache.heed({M: Standing(held=True)})
+        assert isinstance(await run.answer(P, since=since), Fetched)
+
+
+async def test_copies_that_may_leave_are_not_reckoned_as_lacking(tmp_path: Path) -> None:
+    models = two_models(tmp_path)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/by-hand.gguf").write_bytes(noise(5 * MIB))
+    async with running(tmp_path / "cache", models, max_size=7 * MIB + 64 * KIB) as run:
+        await run.fetch(N)
+        run.cache.fetch(M)
+        waits = await run.until(FetchWaits, M)
+        assert MIB - 128 * KIB <= waits.lacking <= MIB
+        assert set(run.cached) == {N}
+        (tmp_path / "cache/by-hand.gguf").unlink()
+        assert isinstance(await run.answer(M), Fetched)
