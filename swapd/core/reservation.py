@@ -93,8 +93,8 @@ def consider(node: Node) -> None:
     failed = Failed()
     idle: dict[bool, dict[InstanceId, float]] = {}
     costs: dict[bool, dict[InstanceId, float]] = {}
-    # with a free load slot everybody was tried just now but those whose weights are still to come: there is room for them
-    # perhaps, and for others as soon as a load has ended
+    # with a free load slot everybody was tried just now but who waits for weights: for those there may be room without
+    # a drain, and without a slot for others, too
     slot_free = node.loads_running < node.settings.max_concurrent_loads
     for name in node.pending:
         model = node.models[name]
