@@ -308,7 +308,7 @@ def test_the_node_under_test_is_in_the_middle_of_a_swap() -> None:
 
 
 def test_a_core_that_never_comes_to_an_end_of_deciding_stops_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(spec("a"))
+    world = World([spec("a")])
 
     def restless(node: Node) -> None:
         node.changes += 1
