@@ -41,6 +41,8 @@ class Fetch:
     given: dict[ModelName, Bytes] = field(default_factory=dict)
     #: since when the copy is here
     here: Instant | None = None
+    #: how long before its end those would leave who are to leave for it, as was seen last
+    lead: Duration = Duration(0)
     #: room was booked for its last stretch and given back: no room is booked before it ends
     late: bool = False
 

@@ -43,9 +43,28 @@ def note_service(model: Model, duration: int) -> None:
     model.service += (duration - model.service) * (_SERVICE_WEIGHT if model.service else 1.0)
 
 
+def note_release_time(node: Node, model: Model, took: Duration) -> None:
+    """Remember how long it took from the order to stop until the memory was free."""
+    node.release_times.append(took)
+    model.release_times.append(took)
+    model.release = median(model.release_times)
+    node.longest_release = max(other.release or Duration(0) for other in node.models.values())
+
+
 def release_estimate(node: Node) -> Duration:
-    """Return the expected time from the order to stop until the memory is free."""
+    """Return the expected time from the order to stop until the memory is free, whoever it is."""
     return median(node.release_times) if node.release_times else RELEASE_ESTIMATE
+
+
+def release_of(node: Node, victims: Iterable[Instance]) -> Duration:
+    """Return that time for these: the longest of theirs. Without any it is that of whoever it is."""
+    whoever = release_estimate(node)
+    return max((whoever if i.model.release is None else i.model.release for i in victims), default=whoever)
+
+
+def longest_release(node: Node) -> Duration:
+    """Return the longest that time is expected to be, with whatever victims."""
+    return max(release_estimate(node), node.longest_release)
 
 
 def longest_drain(node: Node) -> int:
@@ -61,7 +80,7 @@ def clearing_estimate(node: Node) -> int:
 
 def weights_slack(node: Node) -> int:
     """Return how far off the weights of a model may be that has room already: somewhat further than to be given it."""
-    return clearing_estimate(node) + node.settings.release_timeout
+    return longest_release(node) + longest_drain(node) + node.settings.release_timeout
 
 
 def drain_due(node: Node, model: Model, since: Instant, clearing: int) -> bool:
@@ -137,14 +156,14 @@ def shortest_load(node: Node) -> Duration:
 def room_wait(node: Node, model: Model) -> Duration:
     """Return how long until the room of a model without an instance is expected to be free."""
     need, avail = model.need, surplus(node, model)
-    release = release_estimate(node)
     plan = find(node, need, avail, candidates(node, patient=True, holder=True))
     if plan is not None:
-        return release if plan.victims or plan.waits else Duration(0)
+        return release_of(node, plan.victims) if plan.victims or plan.waits else Duration(0)
     plan = find(node, need, avail, drain_costs(node, patient=True))
     if plan is None:
-        return Duration(shortest_load(node) + release)
-    return Duration(max((remaining_drain(node, v) for v in plan.victims), default=0) + release)
+        return Duration(shortest_load(node) + release_estimate(node))
+    drain = max((remaining_drain(node, v) for v in plan.victims), default=0)
+    return Duration(drain + release_of(node, plan.victims))
 
 
 def drain_costs(node: Node, *, patient: bool) -> dict[InstanceId, float]:
@@ -170,7 +189,7 @@ def eta(node: Node, model: Model, *, guessing: bool = True) -> Duration:
         rounds = 1 + len(model.queue) // model.spec.concurrency
         return Duration(round(model.service) * rounds)
     if instance.state is State.DRAINING:
-        room = remaining_drain(node, instance) + release_estimate(node)
+        room = remaining_drain(node, instance) + release_of(node, (instance,))
         return Duration(max(room, _fetch(node, model, guessing=guessing)) + model.lhat)
     return remaining_load(node, instance, guessing=guessing)
 

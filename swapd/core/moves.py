@@ -7,6 +7,7 @@ more from that step on; an order to stop is given once, a kill once. When memory
 from typing import Final
 
 from swapd.core.commands import Answer, Evicted, Kill, Placed, ReleaseConfirmed, Start, Stop, Transitioned
+from swapd.core.eta import note_release_time
 from swapd.core.eviction import Plan
 from swapd.core.guards import protected_until
 from swapd.core.ids import SECOND, Duration, InstanceId, Instant
@@ -215,7 +216,7 @@ def released(node: Node, instance: Instance) -> None:
     stopping = instance.stopping
     assert stopping is not None
     if instance.state is State.UNLOADING:
-        node.release_times.append(Duration(node.at - stopping.ordered_at))
+        note_release_time(node, instance.model, Duration(node.at - stopping.ordered_at))
     step(node, instance, Cause.MEMORY_RELEASED, "its memory is released")
     after_end = Duration(0 if stopping.gone_at is None else node.at - stopping.gone_at)
     node.out.append(ReleaseConfirmed(instance.id, instance.model.name, after_end, stopping.by))

@@ -169,6 +169,8 @@ class Node:
     loads_running: int = 0
     #: last times from stop to released memory
     release_times: deque[Duration] = field(default_factory=lambda: deque(maxlen=5))
+    #: what that takes with the models that take longest, by the median of each; 0: none was measured
+    longest_release: Duration = Duration(0)
     #: feasibility may have changed for those who already wait
     recheck: bool = False
     #: number of events handled, and of transitions and bookings made

@@ -27,7 +27,7 @@ from swapd.core.placement import option, suited
 from swapd.core.reasons import State
 from swapd.core.sentences import gpu_list
 from swapd.core.state import Instance, Model
-from swapd.core.weights import lacks_weights
+from swapd.core.weights import has_weights, lacks_weights
 
 
 def keep(node: Node) -> None:
@@ -94,7 +94,8 @@ def consider(node: Node) -> None:
     failed = Failed()
     idle: dict[bool, dict[InstanceId, float]] = {}
     costs: dict[bool, dict[InstanceId, float]] = {}
-    # with a free load slot everybody was tried just now; without one, some may only be waiting for a load to end
+    # with a free load slot everybody was tried just now but who waits for weights: for those there may be room without
+    # a drain, and without a slot for others, too
     slot_free = node.loads_running < node.settings.max_concurrent_loads
     for name in node.pending:
         model = node.models[name]
@@ -104,10 +105,12 @@ def consider(node: Node) -> None:
         patient = is_patient(node, model, model.since, clearing)
         if failed.covers(model.need, patient=patient) or not drain_due(node, model, model.since, clearing):
             continue
+        tried = slot_free and has_weights(model)
         if patient not in costs:
-            idle[patient] = {} if slot_free else candidates(node, patient=patient)
             costs[patient] = drain_costs(node, patient=patient)
-        if slot_free or _plan(node, model, idle[patient]) is None:
+        if not tried and patient not in idle:
+            idle[patient] = candidates(node, patient=patient)
+        if tried or _plan(node, model, idle[patient]) is None:
             plan = _plan(node, model, costs[patient])
             if plan is not None:
                 _reserve(node, model, plan)

@@ -15,7 +15,7 @@ from swapd.core import devices, disk_room, fetching, gate, node_drain, reservati
 from swapd.core.asking import ask
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
-from swapd.core.eta import clearing_estimate, release_estimate, surplus, weights_slack
+from swapd.core.eta import clearing_estimate, longest_release, release_of, surplus, weights_slack
 from swapd.core.eviction import Failed, Plan, candidates, find
 from swapd.core.feasibility import Infeasible, infeasible
 from swapd.core.grants import refuse_all
@@ -141,14 +141,14 @@ def _place_pending(node: Node) -> None:
     most = node.settings.max_concurrent_loads
     if node.loads_running >= most:
         return
-    clearing, release = clearing_estimate(node), release_estimate(node)
+    clearing, longest = clearing_estimate(node), longest_release(node)
     failed = Failed()
     costs: dict[bool, dict[InstanceId, float]] = {}
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
         if model.spec.fetched:
-            if lacks_weights(node, model, release):
+            if lacks_weights(node, model, longest):
                 note_starved(node, model)
                 continue
             note_fed(node, model)
@@ -162,6 +162,8 @@ def _place_pending(node: Node) -> None:
         if plan is None:
             failed.add(model.need, patient=patient)
             _note_blocks(node, model, patient=patient)
+        elif _too_early(node, model, plan):
+            note_starved(node, model)
         else:
             book(node, model, plan, _why(model, plan))
             if node.loads_running >= most:
@@ -173,12 +175,21 @@ def _place_pending(node: Node) -> None:
     _explain(node, clearing)
 
 
+def _too_early(node: Node, model: Model, plan: Plan) -> bool:
+    """Say whether those who leave for a model would be gone before its weights are here; note when they may leave."""
+    release = release_of(node, plan.victims)
+    fetch = model.weights.fetch
+    if fetch is not None:
+        fetch.lead = release
+    return lacks_weights(node, model, release)
+
+
 def _explain(node: Node, clearing: int) -> None:
     """Tell the models that have just become pending what stands in their way."""
     for name in list(node.unexplained):
         model = node.models.get(name)
         if model is not None and model.since is not None and name in node.pending:
-            if lacks_weights(node, model, release_estimate(node)):
+            if lacks_weights(node, model, longest_release(node)):
                 continue
             _note_blocks(node, model, patient=is_patient(node, model, model.since, clearing))
         del node.unexplained[name]
@@ -191,7 +202,7 @@ def _place_pins(node: Node) -> None:
     """
     absent = [model for model in node.pins.values() if model.instance is None]
     absent.sort(key=_largest_first)
-    release = release_estimate(node)
+    longest = longest_release(node)
     for model in [*absent, *node.wishes.values()]:
         if node.loads_running >= node.settings.max_concurrent_loads:
             return
@@ -199,10 +210,12 @@ def _place_pins(node: Node) -> None:
         wished = model.name in node.wishes
         if model.instance is not None or not (may_evict or wished) or _cooling(node, model):
             continue
-        if lacks_weights(node, model, release):
+        if lacks_weights(node, model, longest):
             continue
         leaving = candidates(node, patient=False) if may_evict else {}
         plan = find(node, model.need, surplus(node, model), leaving)
+        if plan is not None and _too_early(node, model, plan):
+            continue
         if plan is not None:
             book(node, model, plan, "it was resident before its change" if wished else "it is pinned")
         elif wished and not may_evict:

@@ -231,6 +231,9 @@ class Model:
     load_times: dict[Source, deque[Duration]] = field(default_factory=dict)
     #: expected load time: the median of ``load_times``, or the configured estimate
     lhat: Duration = Duration(0)
+    #: last times from stop to released memory, and their median; ``None``: none was measured
+    release_times: deque[Duration] = field(default_factory=lambda: deque(maxlen=5))
+    release: Duration | None = None
     #: mean time from grant to end, decaying by request; 0 before the first
     service: float = 0.0
     #: GDSF: decayed number of requests, and when it was decayed last

@@ -6,7 +6,7 @@ A moment that has passed is never named: what was due then is done, or waits for
 from swapd.core import gate
 from swapd.core.asking import next_order
 from swapd.core.due import idle_moment
-from swapd.core.eta import clearing_estimate, keep_after, release_estimate
+from swapd.core.eta import clearing_estimate, keep_after, longest_release
 from swapd.core.guards import protected_until, resident_until
 from swapd.core.ids import Instant
 from swapd.core.node import Node
@@ -54,10 +54,12 @@ def _of_weights(node: Node, found: list[int]) -> None:
     """Add when fetches are near their end, and when those that failed may be tried again."""
     found += [model.cooling_until for model in node.hungry.values() if model.cooling_until is not None]
     if node.fetching:
-        spans = (clearing_estimate(node), release_estimate(node))
-        absent = (model for model in node.fetching.values() if model.instance is None)
-        near = (near_moment(node, model, span) for model in absent for span in spans)
-        found += [moment for moment in near if moment is not None]
+        spans = (clearing_estimate(node), longest_release(node))
+        for model in node.fetching.values():
+            fetch = model.weights.fetch
+            if model.instance is None and fetch is not None:
+                near = (near_moment(node, model, span) for span in (*spans, fetch.lead))
+                found += [moment for moment in near if moment is not None]
 
 
 def _of_instance(node: Node, instance: Instance, found: list[int], *, wanted: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Final, assert_never
 from swapd.core.commands import Answer, FetchEnded, RefetchWeights
 from swapd.core.copies import Fetch
 from swapd.core.disk_room import note_lacking
-from swapd.core.eta import clearing_estimate
+from swapd.core.eta import clearing_estimate, longest_release
 from swapd.core.fetching import answer_prefetches, begin, consider, end, give_back
 from swapd.core.ids import Bytes, Duration, ModelName
 from swapd.core.lifecycle import Cause
@@ -144,7 +144,7 @@ def fetch_progressed(node: Node, event: FetchProgressed) -> bool:
         return given or model.instance.state is State.RESERVED
     if node.reservation is not None and node.reservation.model is model:
         return True
-    near = near_moment(node, model, clearing_estimate(node))
+    near = near_moment(node, model, max(clearing_estimate(node), longest_release(node)))
     if near is not None and near > event.at:
         node.wake_by(near)
         return given

@@ -109,7 +109,7 @@ class WeightCache:
         """Give up the copy of a model, which an engine could not load, and fetch it anew. Answer: as for a fetch."""
         weights, copy = self._account.models.get(model), self._copy(model)
         if copy is not None:
-            self._folder.condemn(copy)
+            self._folder.condemn(copy, "its engine could not load it")
             self._touched()
         if weights is None:
             self.fetch(model)
@@ -128,12 +128,13 @@ class WeightCache:
         """Read a copy through and compare it with its checksums. Answer: Verified."""
         copy = self._copy(model)
         if copy is None:
-            self._later(Verified(self._now(), model, intact=False, detail=f"{model} is not cached"))
+            detail = f"the copy of {model} is damaged" if self._copies(model) else f"{model} is not cached"
+            self._later(Verified(self._now(), model, intact=False, detail=detail))
         else:
             _ = self._tasks.start(self._verify(model, copy), name="verify weights")
 
     def remove(self, model: ModelName) -> None:
-        """Remove a copy from the disk, unless it has to stay. Answer: Removed."""
+        """Remove all copies of a model from the disk, damaged ones too, unless one has to stay. Answer: Removed."""
         _ = self._tasks.start(self._remove(model), name="remove weights")
 
     # Questions:
@@ -193,6 +194,10 @@ class WeightCache:
         weights = self._account.models.get(model)
         return self._account.usable(weights) if weights is not None else None
 
+    def _copies(self, model: ModelName) -> list[Copy]:
+        """Return all copies of a model, the one that is used, damaged and former ones."""
+        return [copy for copy in self._account.copies.values() if model in self._account.models_of(copy)]
+
     def _files(self, model: ModelName) -> Callable[[], list[Path]]:
         """Return what lists the files of a model; that blocks, and raises ``OSError``."""
         copy, local = self._copy(model), self._local.get(model)
@@ -246,19 +251,18 @@ class WeightCache:
             self._account.give_back(copy.folder)
             self._room.changed()
         if detail and self._account.copies.get(copy.folder) == copy:
-            self._folder.condemn(copy)
+            self._folder.condemn(copy, detail)
             self._changed()
         self._post(Verified(self._now(), model, intact=not detail, detail=detail))
 
     async def _remove(self, model: ModelName) -> None:
-        copy = self._copy(model)
-        if copy is None:
-            self._post(Removed(self._now(), model, Bytes(0), f"{model} is not cached"))
-            return
-        detail = await self._obstacle(model, copy)
-        freed = 0
-        if not detail and self._account.copies.get(copy.folder) == copy:
-            freed = await self._room.remove(copy)
+        copies = self._copies(model)
+        detail, freed = "" if copies else f"{model} is not cached", 0
+        for copy in copies:
+            obstacle = await self._obstacle(model, copy)
+            if not obstacle and self._account.copies.get(copy.folder) == copy:
+                freed += await self._room.remove(copy)
+            detail = detail or obstacle
         self._post(Removed(self._now(), model, Bytes(freed), detail))
 
     async def _obstacle(self, model: ModelName, copy: Copy) -> str:

@@ -57,6 +57,7 @@ class Fetched:
     model: ModelName
     #: bytes that came from the source; 0: it was here
     fetched: Bytes
+    #: without the time for which it waited for room
     took: Duration
 
 

@@ -1,6 +1,7 @@
 """Queues fetches, starts as many as may run, and answers for each.
 
 Models that want the same weights share one fetch. Fetches that somebody waits for go before those that are made ahead.
+One that waits for room does not run: others that find room go on meanwhile, and it gets a turn again when it has some.
 Each order is answered once for each model, from a task and never inside the order.
 """
 
@@ -30,9 +31,17 @@ class _Entry:
     flight: Flight
     #: ``None``: queued
     task: asyncio.Task[None] | None = None
+    #: it is one of those that may run
+    runs: bool = False
+    #: set when it has room again and may run; ``None``: it does not wait for its turn
+    turn: asyncio.Future[None] | None = None
     #: it waits for room, and what was told last of why
     waits: bool = False
     told: str = ""
+
+    @property
+    def waits_for_turn(self) -> bool:
+        return self.task is None or (self.turn is not None and not self.runs)
 
 
 class Fetches:
@@ -48,19 +57,20 @@ class Fetches:
         self._tasks = tasks
         #: by weights, in the order of their first order
         self._entries: dict[str, _Entry] = {}
-        self._running = 0
+        #: those that have begun and not ended, also when nobody wants them any more
+        self._flying: list[_Entry] = []
         self._closed = False
         self.fetched_bytes = 0
 
     @property
     def running(self) -> int:
-        """Return how many have left the queue."""
-        return self._running
+        """Return how many run; those that wait for room do not."""
+        return sum(entry.runs for entry in self._flying)
 
     @property
     def queued(self) -> int:
-        """Return how many wait for their turn."""
-        return sum(entry.task is None for entry in self._entries.values())
+        """Return how many wait for their turn, or for room."""
+        return sum(not entry.runs for entry in self._entries.values())
 
     def order(self, model: ModelName, weights: Weights, *, ahead: bool, fresh: bool = False) -> None:
         """Fetch for a model; joins a fetch of the same weights."""
@@ -73,7 +83,10 @@ class Fetches:
             def waits(detail: str, lacking: int = 0) -> None:
                 self._waits(entry, detail, lacking)
 
-            flight = Flight(weights, self._tools, ahead, waits=waits, fresh=fresh)
+            async def turn() -> None:
+                await self._turn(entry)
+
+            flight = Flight(weights, self._tools, ahead, waits=waits, turn=turn, fresh=fresh)
             entry = self._entries[name] = _Entry(flight)
         elif entry.task is not None and model not in entry.flight.models:
             self._later(FetchStarted(self._tools.now(), model))
@@ -108,13 +121,18 @@ class Fetches:
         self._closed = True
 
     def _start(self) -> None:
-        while not self._closed and self._running < self._tools.settings.max_parallel_fetches:
-            waiting = [(name, entry) for name, entry in self._entries.items() if entry.task is None]
+        while not self._closed and self.running < self._tools.settings.max_parallel_fetches:
+            waiting = [item for item in self._entries.items() if item[1].waits_for_turn]
             if not waiting:
                 return
-            name, entry = min(waiting, key=lambda item: item[1].flight.ahead)  # of equals the first
-            self._running += 1
-            entry.task = self._tasks.start(self._fly(name, entry), name="fetch weights")
+            # of equals who has room, then the first
+            name, entry = min(waiting, key=lambda item: (item[1].flight.ahead, item[1].turn is None))
+            entry.runs = True
+            if entry.turn is not None:
+                entry.turn.set_result(None)
+            else:
+                self._flying.append(entry)
+                entry.task = self._tasks.start(self._fly(name, entry), name="fetch weights")
 
     async def _fly(self, name: str, entry: _Entry) -> None:
         flight, began = entry.flight, self._tools.now()
@@ -125,7 +143,7 @@ class Fetches:
             answer = await self._answer(flight)
         finally:
             ticker.cancel()
-            self._running -= 1
+            self._flying.remove(entry)
             self.fetched_bytes += flight.came
             if self._entries.get(name) is entry:
                 del self._entries[name]
@@ -151,7 +169,7 @@ class Fetches:
             _log.exception("fetch_failed_unexpectedly", models=flight.models, source=source)
             failure, detail = FetchFailure.UNREACHABLE, f"{type(error).__name__}: {error}"
         else:
-            took = Duration(self._tools.now() - began)
+            took = Duration(self._tools.now() - began - flight.waited)
             _ = self._tasks.start(self._tools.room.clear(wanted(flight.weights)), name="remove damaged copies")
             _log.debug("weights_fetched", models=flight.models, bytes=flight.came, seconds=took / SECOND)
             return lambda model: Fetched(self._tools.now(), model, Bytes(flight.came), took)
@@ -173,7 +191,21 @@ class Fetches:
         if entry is None:
             return
         entry.waits = bool(detail)
+        if entry.waits:
+            entry.runs = False
+            self._start()
         if entry.waits and (lacking > 0 or entry.told != detail):
             entry.told = detail
             for model in tuple(entry.flight.models):
                 self._post(FetchWaits(self._tools.now(), model, detail, Bytes(lacking)))
+
+    async def _turn(self, entry: _Entry | None) -> None:
+        """Let a fetch that has waited for room go on as soon as it may run."""
+        if entry is None or entry.runs:
+            return
+        entry.turn = asyncio.get_running_loop().create_future()
+        try:
+            self._start()
+            await entry.turn
+        finally:
+            entry.turn = None

@@ -5,7 +5,8 @@ Rules:
 * What another copy or an earlier try has is not asked for again. Two fetches that want the same file do not run at the
   same time; the second finds it here.
 * A disk that is full stops the fetch, not more: it goes on where it was when there is room.
-* A source that has changed meanwhile is listed again; what has come damaged is fetched once more.
+* A source that has changed meanwhile is listed again; what has come damaged, or was removed meanwhile, is fetched once
+  more.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from typing import Final, TypeVar
 
 from swapd.aio.backoff import Backoff
 from swapd.aio.threads import Stop, on_own_thread
-from swapd.core.ids import SECOND, Bytes, Instant, ModelName, seconds
+from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName, seconds
 from swapd.weights.bucket import Bucket
 from swapd.weights.copies import Copy, Marker, Piece, assemble
 from swapd.weights.inventory import Layout, wanted
@@ -86,11 +87,15 @@ class Flight:
     ahead: bool
     #: is told why the fetch has to wait for room
     waits: Waits
+    #: waits until it may run: it has given up its turn if it had to wait for room
+    turn: Callable[[], Awaitable[None]]
     #: nothing of other copies is used: one of them is damaged
     fresh: bool = False
     models: list[ModelName] = field(default_factory=list)
     total: int = 0
     came: int = 0
+    #: for how long it has waited for room
+    waited: Duration = Duration(0)
     #: bytes that other copies have
     _lent: int = 0
     #: bytes on the disk before this transfer
@@ -113,7 +118,7 @@ class Flight:
         timeout_s = self.tools.settings.source_timeout / SECOND
         source = await on_own_thread(lambda: source_for(self.weights.source, timeout_s=timeout_s), name="swapd-source")
         changes = 0
-        corrupt = False
+        corrupt = removed = False
         while True:
             listing = await self._list(source)
             try:
@@ -126,6 +131,11 @@ class Flight:
                 if corrupt:
                     raise
                 corrupt = True
+            except FileNotFoundError:  # what was here of it was removed by somebody else
+                if removed:
+                    raise
+                removed = True
+                await self.tools.ready()
             else:
                 return
 
@@ -177,7 +187,6 @@ class Flight:
 
     async def _bring(self, source: Source, listing: Listing) -> None:
         account, layout, files = self.tools.account, self.tools.layout, listing.files
-        began = self.tools.now()
         async with AsyncExitStack() as stack:
             await self.tools.locks.enter(stack, {file.identity for file in files})
             stack.callback(self.tools.locks.tidy)
@@ -191,10 +200,10 @@ class Flight:
                 stack.callback(partial(account.give_back, lender))
             stack.callback(partial(self._settle, booking, lacking))
             self._present = sum(account.partials.get(identity, 0) for identity in lacking)
-            await self.tools.room.reserve(booking, waits=self.waits)
+            await self._wait(self.tools.room.reserve(booking, waits=self.waits))
             self._ticks.clear()
             self.tick()  # so that the first word of its progress has a rate
-            came = self.came
+            came, began, waited = self.came, self.tools.now(), self.waited
             for arrived in await self._transferred(source, lacking):
                 pieces[arrived.file.identity] = Piece(arrived.file, arrived.path, arrived.block, arrived.crcs)
             if len(files) > 1 and not listing.lasting and await self._list(source) != listing:
@@ -205,7 +214,7 @@ class Flight:
                 listing.revision,
                 (),
                 Bytes(self.came - came),
-                self.tools.now() - began,
+                self.tools.now() - began - (self.waited - waited),
             )
             place = layout.place(self.weights, listing.revision)
             made = [replace(pieces[file.identity], file=file) for file in files]
@@ -249,7 +258,14 @@ class Flight:
                 self.came += self._transfer.came
                 self._present = self._transfer.present + self._transfer.came
                 self._transfer = None
-            await self.tools.room.restore(waits=self.waits)
+            await self._wait(self.tools.room.restore(waits=self.waits))
+
+    async def _wait(self, room: Awaitable[None]) -> None:
+        """Wait for room, and for its turn if it has lost it meanwhile."""
+        began = self.tools.now()
+        await room
+        await self.turn()
+        self.waited = Duration(self.waited + self.tools.now() - began)
 
     def _written(self) -> int:
         transfer = self._transfer

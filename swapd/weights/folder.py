@@ -7,7 +7,7 @@ Rules:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import structlog
@@ -24,6 +24,8 @@ from swapd.weights.watch import signs
 
 _SCANS = 5
 """A folder that is changed by ourselves during so many looks is looked at again at the next sign."""
+
+_EFFECT = "fetched again when it is wanted"
 
 _log = structlog.get_logger(__name__)
 
@@ -106,6 +108,7 @@ class Folder:
         leaving = {one.path.name for one in account.leaving}
         copies = {name: copy for name, copy in found.copies.items() if name not in leaving}
         changed = copies != account.copies
+        self._tell_lost(copies)
         account.copies = copies
         account.partials = {name: size for name, size in found.partials.items() if name not in leaving}
         account.foreign = found.foreign
@@ -117,22 +120,38 @@ class Folder:
         if changed:
             self._changed()
 
+    def _tell_lost(self, found: Mapping[str, Copy]) -> None:
+        """Log which copies can be used no more, as others than this daemon have removed or changed them."""
+        for name, before in self._account.copies.items():
+            models = self._account.models_of(before)
+            if not models or self._account.broken(before):
+                continue
+            copy = found.get(name)
+            if copy is None:
+                _log.warning("copy_lost", copy=name, models=models, detail="its folder was removed", effect=_EFFECT)
+            elif not copy.whole and not copy.doubted:
+                files = ", ".join(sorted(before.sound.keys() - copy.sound.keys()))
+                detail = f"files were removed or have another size: {files}"
+                _log.warning("copy_lost", copy=name, models=models, detail=detail, effect=_EFFECT)
+
     async def _settle(self, copy: Copy) -> None:
         """Find out whether files with another time have the right content."""
         try:
             settled = await on_own_thread(lambda: settle_doubts(copy), name="swapd-settle")
             if self._account.copies.get(copy.folder) == copy:
                 self._account.copies[copy.folder] = settled
-                if not set(copy.doubted) <= settled.sound.keys():
-                    self.condemn(settled)
+                if changed := ", ".join(sorted(set(copy.doubted) - settled.sound.keys())):
+                    self.condemn(settled, f"files were changed: {changed}")
                 self._changed()
         except OSError as error:
             _log.warning("copy_not_read", copy=copy.folder, error=str(error))
         finally:
             self._doubts.discard(copy.folder)
 
-    def condemn(self, copy: Copy) -> None:
-        """Use a copy no more; it leaves when room is needed. Its loss is the caller's to tell."""
+    def condemn(self, copy: Copy, detail: str) -> None:
+        """Use a copy no more; it leaves when room is needed. Its loss is the caller's to tell; ``detail`` is logged."""
+        models = self._account.models_of(copy)
+        _log.warning("copy_damaged", copy=copy.folder, models=models, detail=detail, effect=_EFFECT)
         self._account.damaged.add(copy.folder)
         self.account_changed()
         _ = self._tasks.start(self._mark(copy), name="mark a damaged copy")

@@ -10,6 +10,7 @@ Rules:
 * Being all here is not being complete: that is said by the marker of the copy alone.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -142,12 +143,21 @@ class Partial:
         return os.preadv(self._data, [buffer], at)
 
     def begin_writing(self) -> None:
-        """Let the disk begin with what has come, or all would have to be waited for at the end. May block."""
+        """Let the disk begin with what has come, or all would have to be waited for at the end. May block.
+
+        Raises ``FileNotFoundError`` if somebody has removed it.
+        """
+        self._assert_there()
         begin_writing(self._data)
 
     def sync(self) -> None:
-        """Make the data durable. Raises ``OSError``."""
+        """Make the data durable. Raises ``OSError``, as ``FileNotFoundError`` if somebody has removed it."""
         os.fsync(self._data)
+        self._assert_there()
+
+    def _assert_there(self) -> None:
+        if not _is_at(self._data, self.data_path):
+            raise FileNotFoundError(errno.ENOENT, "somebody has removed it while it was fetched", str(self.data_path))
 
     def _header(self) -> bytes:
         told = {"identity": self.file.identity, "size": self.file.size, "block": self.block}

@@ -139,7 +139,8 @@ class Transfer:
                 at += count
         if digest is not None and file.checksum is not None and digest.hexdigest() != file.checksum.digest.lower():
             partial.forget()
-            raise CorruptError(f"{file.name} has come with another checksum than its source promised")
+            told = f"{file.checksum.algorithm} {digest.hexdigest()}, and {file.checksum.digest} was promised"
+            raise CorruptError(f"{file.name} has come with {told}")
         partial.sync()
         return Arrived(file, partial.data_path, partial.block, partial.crcs)
 

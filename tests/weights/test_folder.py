@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from swapd.core.ids import ModelName
 from swapd.weights import Weights
-from swapd.weights.facts import (
-    Fetched,
-    Removed,
-)
+from swapd.weights.facts import Fetched, Removed, Verified
 from swapd.weights.room import Room
-from tests.weights.caches import MIB, M, N, Running, noise, running
+from tests.weights.caches import DEADLINE_S, MIB, M, N, Running, noise, running
 from tests.weights.servers import Blob, Server, serving
 
+P = ModelName("p")
 CONTENT = noise(5 * MIB + 12345)
 
 
@@ -171,3 +171,61 @@ async def test_partials_of_a_copy_that_was_just_made_when_the_daemon_ended_are_r
     async with running(path, {M: weights(server)}) as again:
         assert os.listdir(path / ".swapd/partial") == []  # noqa: PTH208 - names alone
         assert (again.cached, content_of(again)) == ({M: len(CONTENT)}, CONTENT)
+
+
+async def test_damaged_copies_of_a_model_are_removed_by_name_and_a_check_calls_them_what_they_are(
+    server: Server, path: Path
+) -> None:
+    async with running(path, {M: weights(server)}) as run:
+        await run.fetch()
+        os.truncate(run.cache.copies()[0].path / "m.gguf", 1000)
+        await run.until_cached({})
+        run.cache.verify(M)
+        assert (await run.until(Verified)).detail == "the copy of m is damaged"
+        run.cache.remove(M)
+        assert (await run.until(Removed)).detail == ""
+        assert run.cache.copies() == ()
+        assert os.listdir(path) == [".swapd"]  # noqa: PTH208
+
+
+async def test_what_others_remove_or_damage_is_logged_once_with_what_follows(
+    server: Server, path: Path, tmp_path: Path
+) -> None:
+    models = {M: weights(server), N: weights(server, "n.gguf"), P: Weights(f"file://{tmp_path}/p")}
+    (tmp_path / "p").write_bytes(noise(MIB))
+    async with running(path, models) as run:
+        for model in models:
+            await run.fetch(model)
+        await run.settled()
+        await run.cache._folder.look()
+        copies = {copy.models[0]: copy.path for copy in run.cache.copies()}
+        with capture_logs() as logs:
+            shutil.rmtree(copies[M])
+            os.truncate(copies[N] / "n.gguf", 1000)
+            with (copies[P] / "p").open("r+b") as file:
+                file.write(b"changed by hand")
+            await run.until_cached({})
+            async with asyncio.timeout(DEADLINE_S):
+                while len(logs) < 3:
+                    await asyncio.sleep(0.005)
+            await run.cache._folder.look()
+    told = {(line["event"], line["models"], line["detail"]) for line in logs}
+    assert told == {
+        ("copy_lost", (M,), "its folder was removed"),
+        ("copy_lost", (N,), "files were removed or have another size: n.gguf"),
+        ("copy_damaged", (P,), "files were changed: p"),
+    }
+    assert (len(logs), {line["effect"] for line in logs}) == (3, {"fetched again when it is wanted"})
+
+
+async def test_a_fetch_whose_files_are_removed_meanwhile_begins_anew(server: Server, path: Path) -> None:
+    def remove() -> None:
+        if server.sent > MIB and not removed:
+            shutil.rmtree(path)
+            removed.append(True)
+
+    removed: list[bool] = []
+    server.on_sent = remove
+    async with running(path, {M: weights(server)}) as run:
+        assert isinstance(await run.fetch(), Fetched)
+        assert (removed, content_of(run) == CONTENT) == ([True], True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from swapd.core.ids import Duration, ModelName
+from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
-from swapd.weights import Standing, Weights, copies, flight, room
+from swapd.weights import CacheSettings, Standing, WeightCache, Weights, copies, flight, room
 from swapd.weights.copies import Copy
 from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchProgressed, FetchWaits
 from swapd.weights.partial import Partial
@@ -291,3 +291,51 @@ async def test_copies_that_may_leave_are_not_reckoned_as_lacking(tmp_path: Path)
         assert set(run.cached) == {N}
         (tmp_path / "cache/by-hand.gguf").unlink()
         assert isinstance(await run.answer(M), Fetched)
+
+
+async def test_a_fetch_that_waits_for_room_keeps_no_other_from_running_and_gets_its_turn_again(tmp_path: Path) -> None:
+    models = two_models(tmp_path)
+    models[P] = Weights(f"file://{tmp_path}/{P}")
+    (tmp_path / P).write_bytes(noise(MIB, 7))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/by-hand.gguf").write_bytes(noise(3 * MIB + 64 * KIB))
+    running_now: list[int] = []
+    async with running(
+        tmp_path / "cache", models, max_size=6 * MIB, max_parallel_fetches=1, progress_period=MILLISECOND
+    ) as run:
+        run.on_fact = lambda _: running_now.append(run.cache.stats().fetches_running)
+        run.cache.fetch(M)
+        await run.until(FetchWaits, M)
+        assert run.cache.stats().fetches_queued == 1
+        assert isinstance(await run.fetch(P), Fetched)
+        run.cache.fetch(N)
+        (tmp_path / "cache/by-hand.gguf").unlink()
+        assert isinstance(await run.answer(M), Fetched)
+        assert isinstance(await run.answer(N), Fetched)
+    assert set(running_now) <= {0, 1}
+
+
+async def test_the_time_for_which_a_fetch_has_waited_for_room_says_nothing_of_its_source(tmp_path: Path) -> None:
+    clock = [0]
+    facts: list[Fact] = []
+    told = asyncio.Event()
+
+    def post(fact: Fact) -> None:
+        facts.append(fact)
+        told.set()
+
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/by-hand.gguf").write_bytes(noise(4 * MIB))
+    settings = CacheSettings(path=tmp_path / "cache", max_size=Bytes(5 * MIB), keep_free=0.0, space_period=MILLISECOND)
+    cache = WeightCache(settings=settings, post=post, now=lambda: Instant(clock[0]))
+    cache.serve(two_models(tmp_path))
+    await cache.start()
+    cache.fetch(M)
+    while not any(isinstance(fact, Fetched | FetchFailed) for fact in facts):
+        told.clear()
+        await told.wait()
+        if any(isinstance(fact, FetchWaits) for fact in facts) and not clock[0]:
+            clock[0] = 3600 * SECOND
+            (tmp_path / "cache/by-hand.gguf").unlink()
+    await cache.aclose()
+    assert [fact.took for fact in facts if isinstance(fact, Fetched)] == [0]
