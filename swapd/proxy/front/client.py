@@ -171,6 +171,7 @@ class ClientConnection(asyncio.Protocol):
             data = data.lstrip(b"\r\n")
         self._held = b""
         if not data:
+            self._owes = _NOTHING
             return
         head = self._head
         digits = None if head is None else head.length_in(data)
@@ -210,8 +211,6 @@ class ClientConnection(asyncio.Protocol):
             return
         exchange = FrontExchange(server, self, head, digits, outlet=outlet)
         self._exchange = exchange
-        if self._writing_paused:
-            exchange.pause()
         self._receive(exchange, data[start:], length)
 
     def _read_odd(self, data: bytes) -> None:

@@ -229,8 +229,9 @@ class FrontExchange(Account):
         if outlet.begun or outlet.gone:
             Sink.whole(self, head, body)
             return
-        self._engine = None
+        # before the connection is forgotten: it knows whether the memory is still to be read
         self._release_body()
+        self._engine = None
         self.usage = usage_in(head.content_type, head.content_encoding, body)
         self.bytes_out = len(body)
         self.first_byte = self._desk.services.now()
