@@ -25,7 +25,7 @@ class _Row(NamedTuple):
 
 
 @click.command(cls=Command, short_help="Write the recorded requests as a trace.")
-@duration_option("--since", "Only the requests of the last so many hours or days, for example 7d. [default: all]")
+@duration_option("--since", "Only so much before the last request, for example 7d. [default: all]")
 @click.option("--models", is_flag=True, help="Write the list of models instead, with the load times expected now.")
 @admin_option
 def trace(*, since: float | None, models: bool, admin: Path | None) -> None:
