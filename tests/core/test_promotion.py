@@ -95,8 +95,8 @@ def test_a_hot_model_that_thrashes_is_not_said_to_lack_room() -> None:
         Move.DEDICATED,
         Tier.HOT,
         (
-            "t is in demand with 9500 requests an hour (50% of this node's), thrashes with u and costs 3000 GPU-seconds of "
-            "loading an hour: give it its own GPUs"
+            "t is in demand with 9500 requests an hour (50% of this node's), thrashes with u and costs "
+            "3000 GPU-seconds of loading an hour: give it its own GPUs"
         ),
     )
 
