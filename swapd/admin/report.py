@@ -15,6 +15,7 @@ from swapd.core.tiers import HOT_PER_HOUR, WARM_PER_HOUR, Week, warm_limit
 from swapd.core.view import NodeView
 
 _NODE_SENTENCES: Final = {
+    Verdict.UNKNOWN: "the node is judged once it has run for a quarter of an hour",
     Verdict.OK: "the share of its time that the node spends loading is well",
     Verdict.MARGINAL: "the node spends much of its time loading: moving a model that costs much would help",
     Verdict.THRASHING: "the pool thrashes, and no setting makes room: move the models that cost most, or add a node",
@@ -34,7 +35,7 @@ def report_document(view: NodeView) -> Json:
             "load_fraction": view.load_fraction,
             "verdict": view.load_verdict.value,
             "saves_gpu_seconds_per_hour": sum(one.saves_gpu_seconds for one in moving),
-            "detail": _NODE_SENTENCES.get(view.load_verdict, ""),
+            "detail": _NODE_SENTENCES[view.load_verdict],
         },
         "models": [_model(one) for one in advice],
     }

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from swapd.cli.client import printable
-from swapd.cli.table import Json, age, table
+from swapd.cli.table import IT_THRASHED, Json, age, print_sentence, table
 
 _NARROW: Final = 90
 """Below this the columns that explain, rather than state, are left out."""
@@ -20,7 +20,7 @@ def print_report(console: Console, document: Json) -> None:
     moving = [model["advice"] for model in document["models"] if model["advice"]["move"] != "stay"]
     console.print(Text("\nWhat to do", "bold"))
     for advice in moving:
-        console.print(Text(f"  {printable(advice['detail'])}"))
+        print_sentence(console, f"  {advice['detail']}")
     if not moving:
         console.print(Text("  nothing: no model had better be elsewhere"))
     console.print()
@@ -32,7 +32,7 @@ def _print_head(console: Console, node: Json) -> None:
     share = Text(f"{node['load_fraction']:.1%} of the GPUs' time goes into loading: ")
     console.print(share.append(verdict, _STYLES.get(verdict, "")))
     console.print(Text(printable(node["detail"])))
-    most = "without a limit" if limit is None else f"of at most {limit}"
+    most = "max_pinned_gpus is not set" if limit is None else f"of at most {limit}"
     console.print(Text(f"pinned: {node['pinned_gpus']} of {node['gpus']} GPUs, {most}; on_thrash {node['on_thrash']}"))
 
 
@@ -73,6 +73,6 @@ def _tier(week: Json | None) -> str:
 
 
 def _advice(model: Json) -> str:
-    pinned = f"pinned by {model['pinned_by']}".replace("_", " ") if model["pinned_by"] else ""
-    move = model["advice"]["move"]
+    by, move = model["pinned_by"], model["advice"]["move"]
+    pinned = IT_THRASHED if by == "on_thrash" else f"pinned by {by}" if by else ""
     return ", ".join(filter(None, (pinned, "" if move == "stay" else move))) or "–"

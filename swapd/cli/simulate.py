@@ -50,8 +50,10 @@ def _list(*names: str, **options: Any) -> Callable[..., Any]:
     "--policy",
     metavar="LIST",
     default=("gdsf,lru,clairvoyant",),
-    show_default="gdsf,lru,clairvoyant",
-    help=("Orders of victims to compare: gdsf, lru, cheapest-reload, and clairvoyant, which knows the trace."),
+    help=(
+        "Orders of victims to compare: gdsf, lru, cheapest-reload, and clairvoyant, which knows the trace. "
+        "[default: gdsf,lru,clairvoyant]"
+    ),
 )
 @_list("--protect", metavar="LIST", help="Protection times to compare: auto or durations. [default: as configured]")
 @click.option("--protect-max-wait", metavar="DURATION", help="Patience with protected models, or never.")

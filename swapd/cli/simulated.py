@@ -7,13 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from swapd.cli.client import printable
-from swapd.cli.table import age, table, wide
+from swapd.cli.table import age, print_sentence, table, wide
 from swapd.core.sentences import number
 
 Json = dict[str, Any]
 
 _EXTRA: Final = {"unneeded": "unneeded_gpus", "refused": "refused"}
 """Columns that are shown where there is something in them."""
+_WHOLE_S: Final = 9.5
+"""Load times from here on are shown in whole seconds."""
 _MODELS: Final = 12
 """So many models are shown; the JSON form has all."""
 
@@ -32,7 +34,7 @@ def print_document(document: Json) -> None:
     if "advice" in document:
         console.print(Text("\nAdvice", "bold"))
         for sentence in document["advice"]["sentences"]:
-            console.print(Text(f"- {printable(sentence)}"))
+            print_sentence(console, f"- {sentence}")
 
 
 def _headline(document: Json) -> str:
@@ -75,7 +77,7 @@ def _models(document: Json) -> Table:
         rows.add_row(
             Text(printable(model["model"]) + (" (pinned)" if model["pinned"] else "")),
             str(model["gpus"]),
-            f"{model['load_s']:.0f}",
+            f"{model['load_s']:.0f}" if model["load_s"] >= _WHOLE_S else f"{model['load_s']:.2g}",
             f"{model['requests_per_h']:.2f}",
             *(f"{model[f'wait_{name}_s']:.1f}" for name in ("mean", "p99", "max")),
             f"{model['loads_per_h']:.2f}",

@@ -19,6 +19,8 @@ _WIDTH_IN_PIPE: Final = 140
 """Columns when the output is no terminal, so that lines are whole for grep."""
 _NARROW: Final = 90
 """Below this the columns that explain, rather than state, are left out."""
+IT_THRASHED: Final = "pinned: it thrashed"
+"""How a pin reads that nobody has asked for."""
 _BAR: Final = 10
 _WHY_LINES: Final = 8
 _NOTEWORTHY_SHARE: Final = 0.01
@@ -34,6 +36,11 @@ def wide(console: Console) -> Console:
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH_IN_PIPE)
     return console
+
+
+def print_sentence(console: Console, sentence: str) -> None:
+    """Print a sentence; on one line, however long, if the output is no terminal."""
+    console.print(Text(printable(sentence)), soft_wrap=not console.is_terminal)
 
 
 def print_status(console: Console, document: Json) -> None:
@@ -247,7 +254,7 @@ def _verdict(model: Json) -> Text:
 def _pin(model: Json) -> str:
     if not model["pinned"]:
         return "–"
-    return "pinned: it thrashed" if model["pinned_by"] == "on_thrash" else "pinned"
+    return IT_THRASHED if model["pinned_by"] == "on_thrash" else "pinned"
 
 
 def _gpus(indices: list[int]) -> str:
@@ -283,4 +290,4 @@ def _print_why(console: Console, document: Json) -> None:
     if document["why"]:
         console.print(Text("\nWhy", "bold"))
     for decision in document["why"][-_WHY_LINES:]:
-        console.print(Text(f"{age(decision['age_s']):>7} ago  {printable(decision['text'])}"))
+        print_sentence(console, f"{age(decision['age_s']):>7} ago  {decision['text']}")

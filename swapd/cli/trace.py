@@ -2,8 +2,10 @@
 
 import csv
 import io
+import math
 import statistics
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,22 +44,31 @@ def trace(*, since: float | None, models: bool, admin: Path | None) -> None:
         return
     rows = sorted(_rows(text(admin, "/v1/trace")), key=lambda row: row.unix_s)
     if since is not None:
-        rows = [row for row in rows if row.unix_s >= rows[-1].unix_s - since]
+        now = time.time()  # what the record has of later comes from a clock that was wrong
+        rows = [row for row in rows if now - since <= row.unix_s <= now]
     if not rows:
-        raise RefusedError("no request is on record yet")
+        raise RefusedError("no request is on record yet" if since is None else "no request of that time is on record")
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("t_s", "model", "service_s"))
     writer.writerows(_replayable(rows))
 
 
 def _rows(lines: str) -> Iterator[_Row]:
-    """Yield what is whole; of a line that a crash has torn nothing can be told."""
+    """Yield what is whole; of a line that a crash or a hand has spoiled nothing can be told."""
     for row in csv.DictReader(io.StringIO(lines)):
         try:
-            service = None if row["service_s"] == "" else float(row["service_s"])
-            yield _Row(float(row["unix_s"]), sys.intern(row["model"]), service)
+            service = None if row["service_s"] == "" else _finite(row["service_s"])
+            yield _Row(_finite(row["unix_s"]), sys.intern(row["model"]), service)
         except (TypeError, ValueError):
             continue
+
+
+def _finite(text: str) -> float:
+    """Return a number that has a place in a trace. Raises ``TypeError``, ``ValueError``."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _replayable(rows: list[_Row]) -> Iterable[tuple[str, str, str]]:

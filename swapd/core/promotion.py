@@ -37,6 +37,8 @@ class Pool:
     pinned_gpus: int
     #: GPUs that may be pinned
     most_pinned: int
+    #: they may because nothing else is configured
+    by_default: bool
     #: (GPUs, name) of every model that is not pinned for good, the largest first
     swapped: tuple[tuple[int, ModelName], ...]
 
@@ -52,7 +54,7 @@ class Pool:
         pinned = sum(count for count, _, settled in models if settled)
         most = gpus // PINNED_SHARE if most_pinned is None else most_pinned
         swapped = sorted((-count, name) for count, name, settled in models if not settled)
-        return cls(gpus, pinned, most, tuple((-count, name) for count, name in swapped))
+        return cls(gpus, pinned, most, most_pinned is None, tuple((-count, name) for count, name in swapped))
 
     def with_pin(self, model: ModelView) -> "Pool":
         """Return the pool as it would be with one more pin."""
@@ -141,8 +143,7 @@ def advise(model: ModelView, pool: Pool) -> Advice:
 
 
 def _move(model: ModelView, pool: Pool) -> Move:
-    week = model.week
-    if week is not None and week.tier is Tier.HOT and not week.provisional:
+    if _hot(model.week):
         return Move.DEDICATED
     makeshift = model.pinned_by is PinnedBy.ON_THRASH
     if makeshift or (model.verdict is Verdict.THRASHING and not model.pinned):
@@ -167,12 +168,15 @@ def _sentence(model: ModelView, move: Move, pool: Pool, costs: Costs) -> str:
     if move is Move.PIN:
         gain = f"saves up to {saved} and {costs.wait_per_request:.1f} s of waiting per request"
         return f"{name} thrashes{_partner(model)}: swapd pin {name} takes {gpus} and {gain}{_victims(model)}"
-    if model.verdict is Verdict.THRASHING and not model.pinned:
+    if not _hot(model.week):
         limit = f"the node cannot spare {gpus}{_why_not(model, pool)}"
         return f"{name} thrashes{_partner(model)} and costs {saved}: {limit}; give it its own GPUs, or add a node"
     assert model.week is not None
     rate = f"{model.week.requests_per_hour:.0f} requests an hour"
-    return f"{name} is in demand with {rate} ({model.week.share:.0%} of this node's): give it its own GPUs"
+    demand = f"{name} is in demand with {rate} ({model.week.share:.0%} of this node's)"
+    if model.verdict is Verdict.THRASHING and not model.pinned:
+        return f"{demand}, thrashes{_partner(model)} and costs {saved}: give it its own GPUs"
+    return f"{demand}: give it its own GPUs"
 
 
 def _stay(model: ModelView) -> str:
@@ -180,6 +184,8 @@ def _stay(model: ModelView) -> str:
         return f"{model.model} is pinned"
     if model.verdict is Verdict.MARGINAL:
         return f"{model.model} is swapped often{_partner(model)}; watch it"
+    if model.verdict is Verdict.UNKNOWN:
+        return f"swapping {model.model} is not judged yet"
     return f"swapping {model.model} is {model.verdict.value}"
 
 
@@ -194,14 +200,25 @@ def _victims(model: ModelView) -> str:
 def _why_not(model: ModelView, pool: Pool) -> str:
     stranded = pool.stranded(model)
     if pool.pinned_gpus + model.gpus > pool.most_pinned:
-        return f" (pins take {pool.pinned_gpus} of the {pool.most_pinned} that may be pinned)"
+        return f" (pins take {pool.pinned_gpus}, and {_limit(pool)})"
     return f" (no room would be left for {_names(stranded)})"
+
+
+def _limit(pool: Pool) -> str:
+    if pool.by_default:
+        return f"without max_pinned_gpus no more than {pool.most_pinned} may be pinned"
+    return f"max_pinned_gpus is {pool.most_pinned}"
 
 
 def _names(names: Iterable[ModelName]) -> str:
     """Name up to three models."""
     listed = list(names)
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
+
+
+def _hot(week: Week | None) -> bool:
+    """Say whether a week is settled in the hot tier."""
+    return week is not None and week.tier is Tier.HOT and not week.provisional
 
 
 def _settled(model: ModelView) -> bool:

@@ -66,8 +66,9 @@ def _begin_to_drain(node: Node, model: Model) -> None:
     plan = _plan(node, model, drain_costs(node, patient=patient))
     if plan is None:
         drop(node)
-    else:
+    elif plan.victims:
         _reserve(node, model, plan)
+    # else its room is free, and kept until its weights are here
 
 
 def drop(node: Node) -> None:

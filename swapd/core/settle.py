@@ -9,6 +9,8 @@ A model that finds no room does not stop the others, and a footprint that found 
 round: booking only takes room away.
 """
 
+from typing import Final
+
 from swapd.core import devices, disk_room, fetching, gate, node_drain, reservation, warming
 from swapd.core.asking import ask
 from swapd.core.commands import EvictionBlocked
@@ -19,6 +21,7 @@ from swapd.core.feasibility import Infeasible, infeasible
 from swapd.core.grants import refuse_all
 from swapd.core.guards import blocked_by, is_patient, quiet
 from swapd.core.ids import InstanceId
+from swapd.core.lawbook import law
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import book, drain, forget, unload
 from swapd.core.node import Node
@@ -28,13 +31,17 @@ from swapd.core.state import Instance, Model, Need
 from swapd.core.wakeups import next_wakeup
 from swapd.core.weights import has_weights, lacks_weights, note_fed, note_starved
 
+ROUNDS_MOST: Final = 1_000
+"""Far more rounds than any node needs: a core that goes on deciding for ever would hold up everything else."""
+
 
 def settle(node: Node) -> None:
     """Bring the node to a fixed point and set its next wake-up."""
     expire(node)
-    changes = -1
+    changes, rounds = -1, 0
     while changes != node.changes:
-        changes = node.changes
+        changes, rounds = node.changes, rounds + 1
+        law(node, "decisions_come_to_an_end", f"no end after {ROUNDS_MOST} rounds", holds=rounds <= ROUNDS_MOST)
         node_drain.advance(node)
         devices.attend(node)
         for instance in list(node.instances.values()):

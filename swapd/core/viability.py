@@ -194,6 +194,11 @@ class NodeLoad:
                 return verdict
         return Verdict.OK
 
+    def shown(self, at: Instant) -> Verdict:
+        """Return the verdict for the view: the last one taken, or that it is too early for one."""
+        early = self.verdict is Verdict.OK and at - self.began < LEARNING
+        return Verdict.UNKNOWN if early else self.verdict
+
 
 def standing_out(names: Iterable[ModelName]) -> ModelName | None:
     """Return the name that makes up more than half, at least two; ``None`` if there is none."""

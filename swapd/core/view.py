@@ -201,7 +201,7 @@ class NodeView:
     loads_running: int
     #: GPU-weighted share of the node's time spent loading, 0–1
     load_fraction: float
-    #: the verdict on that share
+    #: the verdict on that share; unknown for the first quarter of an hour
     load_verdict: Verdict
     #: ``None``: no limit
     max_pinned_gpus: int | None

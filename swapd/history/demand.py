@@ -36,16 +36,20 @@ CREATE TABLE record (
 ) WITHOUT ROWID;
 """
 _NAME: Final = "demand"
+_MOST: Final = 1e12
+"""No figure of an hour comes near."""
 
 
 def hours(connection: sqlite3.Connection) -> Rows:
-    """Return every hour that is kept."""
+    """Return every hour that is kept; a row that holds anything but plausible numbers is passed over."""
     rows: Rows = {}
-    for hour, model, observed_s, *costs in connection.execute(
+    for hour, model, *figures in connection.execute(
         "SELECT hour, model, observed_s, requests, loads, own_gpu_seconds, charged_gpu_seconds, waited_seconds"
-        " FROM demand ORDER BY hour, model"
+        " FROM demand WHERE typeof(hour) = 'integer' AND typeof(model) = 'text' ORDER BY hour, model"
     ):
-        rows.setdefault(hour, {})[ModelName(model)] = Row(observed_s, Costs(*costs))
+        if all(isinstance(figure, int | float) and 0 <= figure <= _MOST for figure in figures):
+            observed_s, *costs = figures
+            rows.setdefault(hour, {})[ModelName(model)] = Row(observed_s, Costs(*costs))
     return rows
 
 

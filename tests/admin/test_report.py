@@ -84,6 +84,6 @@ def test_pins_are_told_with_who_made_them() -> None:
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_the_node_has_a_sentence_for_every_verdict_that_it_can_have(verdict: Verdict) -> None:
+def test_the_node_has_a_sentence_for_every_verdict(verdict: Verdict) -> None:
     document = report_document(node_view(load_verdict=verdict))
-    assert bool(document["node"]["detail"]) is (verdict is not Verdict.UNKNOWN)
+    assert document["node"]["detail"]

@@ -63,8 +63,22 @@ def test_a_narrow_terminal_gets_fewer_columns() -> None:
 def test_a_quiet_node_says_that_nothing_is_to_be_done() -> None:
     lines = printed(model_view("m", pinned_by=PinnedBy.CONFIG, verdict=Verdict.OK))
     assert "nothing: no model had better be elsewhere" in lines
-    assert "pinned: 1 of 2 GPUs, without a limit; on_thrash report" in lines
+    assert "pinned: 1 of 2 GPUs, max_pinned_gpus is not set; on_thrash report" in lines
     assert lines[-1] == "m 1 0 0 0 0 0ms ok 0 – pinned by config"
+
+
+def test_a_pin_that_nobody_has_asked_for_reads_as_in_the_status() -> None:
+    lines = printed(model_view("m", pinned_by=PinnedBy.ON_THRASH, verdict=Verdict.OK))
+    assert lines[-1] == "m 1 0 0 0 0 0ms ok 0 – pinned: it thrashed, pin"
+
+
+def test_a_sentence_is_whole_on_one_line_where_no_terminal_shows_it() -> None:
+    names = [f"a-model-with-a-long-name-{number}" for number in range(3)]
+    others = [model_view(name, gpus=2) for name in names]
+    lines = printed(thrashing(), *others, max_pinned_gpus=2, load_fraction=0.4)
+    (advice,) = (line for line in lines if line.startswith("t thrashes with u and costs"))
+    assert advice.endswith("; give it its own GPUs, or add a node")
+    assert len(advice) > 140
 
 
 async def test_the_command_prints_the_table_or_the_whole_document(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`swapd trace`: what the daemon has recorded becomes a trace that the simulator reads."""
 
+import time
 from pathlib import Path
 
 from tests.cli.command import invoke, node
@@ -29,11 +30,23 @@ async def test_a_line_that_a_crash_has_torn_is_left_out(tmp_path: Path) -> None:
     assert done.stdout == "t_s,model,service_s\n0.000,a,2.000\n"
 
 
-async def test_only_the_last_hours_are_written_if_asked_for(tmp_path: Path) -> None:
+async def test_what_is_no_number_of_seconds_is_left_out(tmp_path: Path) -> None:
     async with node(tmp_path / "admin.sock") as running:
-        running.control.recorded = [HEADER, b"0,a,1\n7000,a,1\n9000,a,1\n"]
+        running.control.recorded = [HEADER, b"nan,a,1\n1,a,2\ninf,a,1\n3,a,nan\n4,a,-inf\n"]
+        done = await running.swapd("trace")
+    assert done.stdout == "t_s,model,service_s\n0.000,a,2.000\n"
+
+
+async def test_only_the_last_hours_are_written_if_asked_for_and_nothing_of_the_future(tmp_path: Path) -> None:
+    now = int(time.time())
+    lines = "".join(f"{now + after},a,1\n" for after in (-9000, -3000, -1000, 90_000))
+    async with node(tmp_path / "admin.sock") as running:
+        running.control.recorded = [HEADER, lines.encode()]
         done = await running.swapd("trace", "--since", "1h")
+        none = await running.swapd("trace", "--since", "1m")
     assert done.stdout.splitlines()[1:] == ["0.000,a,1.000", "2000.000,a,1.000"]
+    assert (none.exit_code, none.stdout) == (1, "")
+    assert "no request of that time is on record" in none.stderr
 
 
 async def test_an_empty_record_is_no_trace(tmp_path: Path) -> None:

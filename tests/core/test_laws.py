@@ -305,3 +305,15 @@ def test_the_node_under_test_is_in_the_middle_of_a_swap() -> None:
     states = {i.model.name: str(i.state) for i in world.core._node.instances.values()}
     assert states == {"a": "ready", "b": "unloading", "c": "reserved"}
     assert [(c.model, c.cause) for c in world.of(Evicted)] == [("b", UnloadCause.EVICTED)]
+
+
+def test_a_core_that_never_comes_to_an_end_of_deciding_stops_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World([spec("a")])
+
+    def restless(node: Node) -> None:
+        node.changes += 1
+
+    monkeypatch.setattr("swapd.core.reservation.keep", restless)
+    with pytest.raises(LawBrokenError, match="decisions_come_to_an_end"):
+        world.request("a", at=1)
+        world.run(10)

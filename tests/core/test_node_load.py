@@ -53,6 +53,14 @@ def test_a_node_that_has_just_started_is_not_judged_by_its_first_loads() -> None
     assert load.judge(Instant(seconds(900))) is THRASHING
 
 
+def test_a_node_that_is_not_judged_yet_is_not_shown_as_well() -> None:
+    world = alternation(20, load=6, until=600).run(600)
+    early = world.core.view()
+    assert early.load_fraction > 0.3
+    assert early.load_verdict is Verdict.UNKNOWN
+    assert world.core.view(Instant(seconds(900))).load_verdict is OK
+
+
 def alternation(every: float, *, load: float, until: float) -> World:
     """Let two models alternate on one GPU."""
     world = World([spec("a", load=load), spec("b", load=load)], gpus=1, protect=seconds(0))

@@ -55,9 +55,9 @@ def test_a_thrashing_model_that_the_node_can_spare_a_gpu_for_is_to_be_pinned() -
         (
             [model_view("p", gpus=2, pinned=True)],
             {},
-            "the node cannot spare 1 of 8 GPUs (pins take 2 of the 2 that may be pinned)",
+            "the node cannot spare 1 of 8 GPUs (pins take 2, and without max_pinned_gpus no more than 2 may be pinned)",
         ),
-        ([], {"max_pinned_gpus": 0}, "the node cannot spare 1 of 8 GPUs (pins take 0 of the 0 that may be pinned)"),
+        ([], {"max_pinned_gpus": 0}, "the node cannot spare 1 of 8 GPUs (pins take 0, and max_pinned_gpus is 0)"),
         (
             [model_view(name, gpus=8) for name in ("v", "w", "x", "y")],
             {},
@@ -89,6 +89,18 @@ def test_the_hot_tier_belongs_on_gpus_of_its_own_whether_it_thrashes_or_not() ->
     assert advice(node(model_view("t", week=week(Tier.WARM, 60))))[0] is Move.STAY
 
 
+def test_a_hot_model_that_thrashes_is_not_said_to_lack_room() -> None:
+    model = thrashing(partner=ModelName("u"), week=week(Tier.HOT))
+    assert advice(node(model, model_view("u"))) == (
+        Move.DEDICATED,
+        Tier.HOT,
+        (
+            "t is in demand with 9500 requests an hour (50% of this node's), thrashes with u and costs "
+            "3000 GPU-seconds of loading an hour: give it its own GPUs"
+        ),
+    )
+
+
 def test_a_pin_of_on_thrash_is_a_makeshift_that_stays_advised() -> None:
     model = model_view("t", pinned_by=PinnedBy.ON_THRASH, verdict=Verdict.OK, week=week(Tier.COLD, 40))
     move, _, detail = advice(node(model))
@@ -100,7 +112,7 @@ def test_a_pin_of_on_thrash_is_a_makeshift_that_stays_advised() -> None:
     ("model", "expected"),
     [
         (model_view("t", verdict=Verdict.OK), "swapping t is ok"),
-        (model_view("t", verdict=Verdict.UNKNOWN), "swapping t is unknown"),
+        (model_view("t", verdict=Verdict.UNKNOWN), "swapping t is not judged yet"),
         (thrashing(pinned=True), "t is pinned"),
         (model_view("t", verdict=Verdict.MARGINAL), "t is swapped often; watch it"),
     ],

@@ -34,6 +34,23 @@ def test_hours_are_written_over_and_forgotten_whole(file: sqlite3.Connection) ->
     assert demand.hours(file) == {10: rows, 12: {B: Row(1)}}
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "observed_s = 'abc'",
+        "requests = -5",
+        "observed_s = 1e308",
+        "waited_seconds = 9e999",
+        "hour = 'x'",
+        "loads = x''",
+    ],
+)
+def test_an_hour_that_cannot_be_understood_is_passed_over(file: sqlite3.Connection, damage: str) -> None:
+    demand.write_hour(file, 10, {A: Row(60, Costs(1)), B: Row(30, Costs(7))})
+    file.execute(f"UPDATE demand SET {damage} WHERE model = 'a'")
+    assert demand.hours(file) == {10: {B: Row(30, Costs(7))}}
+
+
 def test_tiers_are_those_of_the_last_time(file: sqlite3.Connection) -> None:
     demand.write_tiers(file, {A: Tier.HOT, B: Tier.COLD})
     demand.write_tiers(file, {A: Tier.WARM})

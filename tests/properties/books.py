@@ -4,6 +4,7 @@ Everything here follows from the events sent and the commands received. ``oracle
 """
 
 import copy
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -205,12 +206,12 @@ class Books:
         fitting = {g.index for g in self.devices.topology.gpus if self.fits(spec, g.index, beside=beside)}
         return any(fitting.issuperset(gpu_indices(gpus)) for gpus in self.devices.sets(spec))
 
-    def feasible(self, spec: ModelSpec, *, leaks: bool = False) -> bool:
-        """Return whether the model would fit if everybody left who is not pinned.
+    def feasible(self, spec: ModelSpec, *, leaks: bool = False, without: Container[InstanceId] = ()) -> bool:
+        """Return whether the model would fit if everybody left who is not pinned, and those ``without`` were not there.
 
         Where a driver says how much of leaked memory is still missing, it stands in the way only with ``leaks``.
         """
-        present = [i for i in self.instances.values() if i.state is not State.UNLOADING]
+        present = [i for i in self.instances.values() if i.state is not State.UNLOADING and i.id not in without]
         leaked = [i for i in present if i.state is State.LEAKED and (leaks or self.devices.virtual)]
         pinned = [i for i in present if i.state is not State.LEAKED and i.model != spec.name and self.pinned(i.model)]
         stuck = leaked + pinned

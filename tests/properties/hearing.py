@@ -182,6 +182,7 @@ def _ready(books: Books, event: InstanceReady) -> None:
     instance.ready = event.at
     books.weights.succeeded(instance.model)
     books.failed_at.pop(instance.model, None)
+    books.cooling_until.pop(instance.model, None)
     instance.last_used = max(instance.last_used, event.at)
     books.load_times.setdefault(instance.model, []).append(Duration(event.at - instance.started))
 

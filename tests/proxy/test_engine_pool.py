@@ -7,7 +7,7 @@ import pytest
 from swapd.core.ids import SECOND, Duration
 from swapd.proxy.front.pool import EnginePool
 from swapd.proxy.services import Endpoint
-from tests.proxy.harness import raw_engine, until
+from tests.proxy.harness import INSTANCE, raw_engine, running, until
 
 
 async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,3 +52,14 @@ async def test_a_connection_that_is_being_made_is_counted_so_that_its_pool_is_ke
         assert pool.open == 1
         connection.close()
         await until(lambda: pool.open == 0, "the end of the connection")
+
+
+async def test_a_pool_that_is_about_to_open_its_first_connection_is_kept() -> None:
+    async with raw_engine(listens) as port, running(engine_port=port) as node:
+        server = node.front._server
+        pool = server.pool(INSTANCE)
+        server._sweep_front()
+        assert server.pool(INSTANCE) is pool
+        del node.endpoints[INSTANCE]
+        server._sweep_front()
+        assert server.pool(INSTANCE) is None

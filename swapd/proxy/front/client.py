@@ -6,16 +6,15 @@ body, or of a body that was refused. It is looked at by the server's sweep, so t
 """
 
 import asyncio
-import enum
 from typing import Final, cast
 
 import structlog
 from typing_extensions import override
 
-from swapd.core.ids import SECOND
-from swapd.proxy.body import broken, buffer_full, too_large, too_slow, upload_deadline
+from swapd.proxy.body import broken, buffer_full, too_large, too_slow
 from swapd.proxy.failure import Failure
 from swapd.proxy.front.arena import LARGE, BodyReceiver
+from swapd.proxy.front.debts import BODY, HEAD, NOTHING, REFUSED, Owes, is_late
 from swapd.proxy.front.exchange import FrontExchange
 from swapd.proxy.front.heads import RequestHead, could_begin, could_follow, read_head
 from swapd.proxy.front.outlet import Outlet
@@ -26,27 +25,9 @@ from swapd.proxy.routes import Kind
 
 _HELD: Final = 64 << 10
 """Bytes that are read ahead of the request being served."""
-_LINGERING_S: Final = 10.0
-"""A refused body is read and dropped for so long, that the client may come to read the refusal."""
 
 _log = structlog.get_logger(__name__)
 
-
-class Owes(enum.Enum):
-    """What the client is expected to send."""
-
-    NOTHING = enum.auto()
-    HEAD = enum.auto()
-    BODY = enum.auto()
-    #: the rest of a body that nobody wants
-    REFUSED = enum.auto()
-
-
-# on Python 3.11 a member costs ten times as much as a global
-_NOTHING: Final = Owes.NOTHING
-_HEAD: Final = Owes.HEAD
-_BODY: Final = Owes.BODY
-_REFUSED: Final = Owes.REFUSED
 _POST: Final = b"POST"
 _INFERENCE: Final = Kind.INFERENCE
 _WEBSOCKET: Final = Kind.WEBSOCKET
@@ -83,7 +64,7 @@ class ClientConnection(asyncio.Protocol):
         self._body: bytearray | None = None
         #: bytes of a body that are still to come
         self._left = 0
-        self._owes = _NOTHING
+        self._owes = NOTHING
         #: loop times: since when the client owes something, and of its last bytes
         self._since = self._last = 0.0
         self._reading_paused = self._writing_paused = False
@@ -105,18 +86,14 @@ class ClientConnection(asyncio.Protocol):
 
     def in_time(self, now: float) -> bool:
         """End what takes too long; ``False``: the client owes nothing any more."""
-        settings = self._server.desk.settings
-        match self._owes:
-            case Owes.HEAD if now - self._since > settings.head_timeout / SECOND:
+        settings, exchange = self._server.desk.settings, self._exchange
+        size = 0 if exchange is None else exchange.size
+        if is_late(self._owes, settings, since=self._since, last=self._last, size=size, now=now):
+            if self._owes is BODY:
+                self._refuse(too_slow(), close=True)
+            else:
                 self._close()
-            case Owes.REFUSED if now - self._since > _LINGERING_S:
-                self._close()
-            case Owes.BODY if self._exchange is not None:
-                if now > upload_deadline(settings, self._since, self._last, self._exchange.size):
-                    self._refuse(too_slow(), close=True)
-            case _:
-                pass
-        return self._owes is not _NOTHING
+        return self._owes is not NOTHING
 
     # ── called by the transport ──────────────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +105,7 @@ class ClientConnection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._owes = _NOTHING
+        self._owes = NOTHING
         self._held = b""
         self._server.closed(self)
         if self._exchange is not None:
@@ -137,9 +114,9 @@ class ClientConnection(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         try:
-            if self._owes is _BODY:
+            if self._owes is BODY:
                 self._read_body(data)
-            elif self._owes is _REFUSED:
+            elif self._owes is REFUSED:
                 self._pass_over(data)
             elif self._exchange is not None or self._writing_paused:
                 self._hold(data)
@@ -171,6 +148,7 @@ class ClientConnection(asyncio.Protocol):
             data = data.lstrip(b"\r\n")
         self._held = b""
         if not data:
+            self._owes = NOTHING
             return
         head = self._head
         digits = None if head is None else head.length_in(data)
@@ -188,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
             # perhaps no request at all: then this one is not to be believed either
             self._hand_over(data)
             return
-        self._owes = _NOTHING
+        self._owes = NOTHING
         server, transport, match = self._server, self._transport, head.match
         assert transport is not None
         kind = None if match is None else match.route.kind
@@ -210,8 +188,6 @@ class ClientConnection(asyncio.Protocol):
             return
         exchange = FrontExchange(server, self, head, digits, outlet=outlet)
         self._exchange = exchange
-        if self._writing_paused:
-            exchange.pause()
         self._receive(exchange, data[start:], length)
 
     def _read_odd(self, data: bytes) -> None:
@@ -220,14 +196,14 @@ class ClientConnection(asyncio.Protocol):
             self._hand_over(data)
             return
         self._held = data
-        if self._owes is not _HEAD:
-            self._owe(_HEAD)
+        if self._owes is not HEAD:
+            self._owe(HEAD)
 
     def _hand_over(self, data: bytes) -> None:
         transport = self._transport
         assert transport is not None
         self._transport = None
-        self._owes = _NOTHING
+        self._owes = NOTHING
         self._server.closed(self)
         self._resume_reading(transport)
         other = self._server.fallback()
@@ -272,7 +248,7 @@ class ClientConnection(asyncio.Protocol):
             self._held = data
             self._refuse(buffer_full())
         elif self.body_came(came):
-            self._owe(_BODY)
+            self._owe(BODY)
             if length > LARGE:
                 assert self._transport is not None
                 self._transport.set_protocol(BodyReceiver(self, self._server.take_memory(), length, data))
@@ -290,7 +266,7 @@ class ClientConnection(asyncio.Protocol):
             if self._held and not could_follow(self._held):
                 self._refuse(broken())
             elif not self._left:
-                self._owes, self._body = _NOTHING, None
+                self._owes, self._body = NOTHING, None
                 exchange.begin(bytes(body))
 
     def body_came(self, count: int) -> bool:
@@ -300,7 +276,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._exchange.book(count):
             self._refuse(buffer_full())
             return False
-        if self._owes is _BODY:
+        if self._owes is BODY:
             self._last = asyncio.get_running_loop().time()
         return True
 
@@ -308,7 +284,7 @@ class ClientConnection(asyncio.Protocol):
         """Serve the request of a large body, in a turn of its own: to receive and to read it takes a while each."""
         assert self._transport is not None
         assert self._exchange is not None
-        self._owes = _NOTHING
+        self._owes = NOTHING
         self._transport.set_protocol(self)
         _ = asyncio.get_running_loop().call_soon(self._begin, self._exchange, body)
 
@@ -327,9 +303,9 @@ class ClientConnection(asyncio.Protocol):
         exchange, transport = self._exchange, self._transport
         assert exchange is not None
         assert transport is not None
-        if self._owes is _BODY and self._body is None:
+        if self._owes is BODY and self._body is None:
             transport.set_protocol(self)
-        self._owes, self._body = _NOTHING, None
+        self._owes, self._body = NOTHING, None
         exchange.outlet.keep_alive = exchange.outlet.keep_alive and not close
         exchange.refuse(failure)
 
@@ -338,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
         dropped = min(len(data), self._left)
         self._left -= dropped
         if not self._left:
-            self._owes = _NOTHING
+            self._owes = NOTHING
             self._after(data[dropped:], keep_alive=not self.closing)
 
     # ── between requests ─────────────────────────────────────────────────────────────────────────────────────────
@@ -361,7 +337,7 @@ class ClientConnection(asyncio.Protocol):
             data = data[dropped:]
         self._held = data
         if self._left and not transport.is_closing():
-            self._owe(_REFUSED)
+            self._owe(REFUSED)
             self._resume_reading(transport)
         elif self.closing:
             transport.close()
@@ -387,7 +363,7 @@ class ClientConnection(asyncio.Protocol):
         self._server.watch(self)
 
     def _close(self) -> None:
-        self._owes = _NOTHING
+        self._owes = NOTHING
         if self._transport is not None:
             self._transport.close()
 

@@ -306,7 +306,7 @@ class EngineConnection(asyncio.Protocol):
             # aborted by the sink meanwhile
             return
         self._sink, self._chunks = None, None
-        if self._reusable and not rest and self._unsent is None:
+        if self._reusable and not rest and self.sent:
             self._state = _IDLE
             if self._paused:
                 self.resume_reading()

@@ -126,8 +126,9 @@ class FrontServer(HttpServer):
             self._watched.pop(connection, None)
         for instance, pool in list(self._pools.items()):
             pool.expire()
-            if not pool.open:
+            # that of an instance which is still there may be about to open a connection
+            if not pool.open and self.desk.services.endpoint(instance) is None:
                 del self._pools[instance]
         self._front_sweeper = None
-        if self._fast or self._pools:
+        if self._fast or self.engine_connections:
             self._sweep_front_later()
