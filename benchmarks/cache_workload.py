@@ -61,7 +61,7 @@ class Node:
 
 def aged(frequency: float, age: int) -> float:
     """Return a count that has decayed."""
-    return frequency * 0.5 ** (age / HALF_LIFE)
+    return frequency * float(0.5 ** (age / HALF_LIFE))
 
 
 async def play(order: str, seed: int, directory: Path) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from swapd.core.node import Node
 from swapd.core.reasons import Verdict
 from swapd.core.records import DemandRecord
 from swapd.core.state import Model
-from swapd.core.swaps import set_verdict
+from swapd.core.swaps import judge_node, set_verdict
 from swapd.core.thrash_pins import recall_pin
 from swapd.core.viability import EARLY_WINDOW, LOADS_WINDOW
 
@@ -57,6 +57,7 @@ def recall(node: Node, event: DemandKnown) -> bool:
         model = node.models.get(name)
         if model is not None and model.configured:
             _recall(node, model, known, then)
+    judge_node(node)
     return True
 
 

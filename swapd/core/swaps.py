@@ -58,7 +58,7 @@ def load_ended(
         timeline_of(instance, at),
     )
     node.out.append(note)
-    _judge_node(node)
+    judge_node(node)
 
 
 def _returned(node: Node, model: Model, booked_at: Instant, gpu_seconds: float) -> None:
@@ -91,10 +91,10 @@ def evaluate(node: Node) -> None:
         if well and model.demand.recent_loads(node.at) < LOADS_NEEDED and model.thrash_pin is None:
             del load.watched[name]
     load.next_evaluation = Instant(node.at + EVALUATE_EVERY) if load.watched else None
-    _judge_node(node)
+    judge_node(node)
 
 
-def _judge_node(node: Node) -> None:
+def judge_node(node: Node) -> None:
     """Say when the share of time that the node spends loading has passed a limit; the timer sees it come down again."""
     load, before = node.load, node.load.verdict
     load.verdict = load.judge(node.at)

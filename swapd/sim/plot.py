@@ -1,11 +1,12 @@
 """Draws runs: who was on which GPU when, with loads and waits, and how the waits are distributed under each policy.
 
 Needs matplotlib, which only ``swapd[plot]`` installs; whoever calls has made sure that it is there. One pair of panels
-for each row of rules, one below the other, and the distributions at the end.
+for each row of rules, one below the other, and the distributions at the end. The models that had most of the GPUs' time
+have colours of their own, the same in every panel, and are named below; all others share one.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from swapd.sim.lives import Life, Lives
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _HOUR: Final = 3600 * SECOND
 _WIDTH_IN: Final = 14.0
@@ -23,9 +25,13 @@ _PANEL_IN: Final = 2.2
 _MOST_SHAPES: Final = 4000
 _LOADING: Final = "black"
 _LEAVING: Final = "#e8e8e8"
-#: places of the palette that could be taken for an engine that leaves
+_OTHERS: Final = "#9a9a9a"
+#: places of the palette that could be taken for an engine that leaves, or for the others
 _GREYS: Final = (14, 15)
 _LEAST_S: Final = 0.1
+#: characters of a line of names, and what a patch of colour takes of it
+_LINE: Final = 180
+_PATCH: Final = 8
 
 
 def draw(path: Path, runs: Sequence[tuple[str, Lives]], gpus: int) -> None:
@@ -33,7 +39,7 @@ def draw(path: Path, runs: Sequence[tuple[str, Lives]], gpus: int) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    colours = _colours(life.model for _, lives in runs for life in lives.lives())
+    colours = _colours([lives for _, lives in runs])
     heights = [height for _ in runs for height in (0.8 + _GPU_IN * gpus, _PANEL_IN)] + [2 * _PANEL_IN]
     figure = Figure(figsize=(_WIDTH_IN, sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -44,6 +50,7 @@ def draw(path: Path, runs: Sequence[tuple[str, Lives]], gpus: int) -> None:
         _draw_waits(waits, lives)
         waits.sharex(timeline)
     _draw_distributions(panels[-1], runs)
+    _name_colours(figure, colours)
     figure.savefig(path, dpi=110)
 
 
@@ -99,11 +106,28 @@ def _draw_distributions(axes: "Axes", runs: Sequence[tuple[str, Lives]]) -> None
         axes.legend(loc="lower right")
 
 
-def _colours(models: Iterator[ModelName]) -> dict[ModelName, str]:
-    """Give each model a colour; there are fewer colours than models may be."""
+def _colours(runs: Iterable[Lives]) -> dict[ModelName, str]:
+    """Give a colour to each model, who was longest on most GPUs first; there are fewer colours than models may be."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
+    gpu_time: dict[ModelName, int] = {}
+    for lives in runs:
+        for life in lives.lives():
+            took = ((life.gone or lives.end) - life.booked) * life.gpus.bit_count()
+            gpu_time[life.model] = gpu_time.get(life.model, 0) + took
     palette = colormaps["tab20"]
     vivid = [to_hex(palette(place)) for place in range(palette.N) if place not in _GREYS]
-    return {name: vivid[place % len(vivid)] for place, name in enumerate(sorted(set(models)))}
+    ranked = sorted(gpu_time, key=lambda name: (-gpu_time[name], name))
+    return dict(zip(ranked, itertools.chain(vivid, itertools.repeat(_OTHERS)), strict=False))
+
+
+def _name_colours(figure: "Figure", colours: Mapping[ModelName, str]) -> None:
+    from matplotlib.patches import Patch
+
+    named = [(name, colour) for name, colour in colours.items() if colour != _OTHERS]
+    others = [("others", _OTHERS)] if len(named) < len(colours) else []
+    patches = [Patch(color=colour) for _, colour in (*named, *others)]
+    names = [name.replace("$", r"\$") for name, _ in (*named, *others)]
+    columns = max(1, _LINE // (_PATCH + max(map(len, names), default=0)))
+    figure.legend(patches, names, loc="outside lower center", ncols=columns, fontsize="small")

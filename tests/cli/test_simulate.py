@@ -186,6 +186,8 @@ def test_a_plot_is_drawn_in_the_format_of_its_name(files: tuple[str, ...], tmp_p
     for name, begin in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
         assert invoke(*files, "--gpus", "1", "--plot", str(tmp_path / name)).exit_code == 0
         assert (tmp_path / name).read_bytes().startswith(begin)
+    drawn = (tmp_path / "a.svg").read_text()
+    assert [f"<!-- {model} -->" in drawn for model in ("a", "b", "others")] == [True, True, False]
     assert ".svg or .png" in refusal(*files, "--plot", "a.pdf", code=2)
 
 

@@ -50,6 +50,16 @@ def test_thrash_history_is_still_there_after_a_restart() -> None:
     assert after[A].totals.own_gpu_seconds == 0  # totals count from the start, like every counter
 
 
+def test_a_pool_that_thrashed_before_a_restart_is_called_so_at_once_and_well_again_after_a_long_time() -> None:
+    world = World([spec("a", load=6), spec("b", load=6)], gpus=1, protect=seconds(0))
+    for number in range(60):
+        world.request("ab"[number % 2], at=number * 20.0)
+    world.run(1200)
+    assert world.core.view().load_verdict is Verdict.THRASHING
+    assert restarted(world, away=seconds(10)).view().load_verdict is Verdict.THRASHING
+    assert restarted(world, away=seconds(3 * 3600)).view().load_verdict is Verdict.OK
+
+
 def test_a_verdict_of_an_earlier_run_is_taken_back_by_the_timer() -> None:
     core = restarted(alternation(), away=seconds(10))
     for _ in range(60):

@@ -235,7 +235,8 @@ async def test_a_disk_that_refuses_while_others_have_filled_it_makes_idle_copies
 async def test_bytes_that_a_copy_has_from_its_partials_are_counted_once_whenever_the_folder_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, used = asyncio.get_running_loop(), []
+    loop = asyncio.get_running_loop()
+    used: list[int] = []
 
     async def look() -> None:
         await run.cache._folder.look()
