@@ -52,10 +52,10 @@ class PooledRelay:
             except OSError as error:
                 raise UnansweredError(type(error).__name__) from error
         answer = _Answer(engine)
-        engine.send(answer, _head(pool, outbound), outbound.body.data, bodiless=outbound.method == "HEAD")
         try:
+            engine.send(answer, _head(pool, outbound), outbound.body.data, bodiless=outbound.method == "HEAD")
             await answer.begun
-        except asyncio.CancelledError:
+        except BaseException:
             answer.abort()
             raise
         if answer.error is not None and not answer.has_head:

@@ -6,6 +6,7 @@ import pytest
 
 from swapd.core.ids import Bytes
 from swapd.core.reasons import Outcome
+from swapd.proxy.front.debts import HEAD, NOTHING
 from swapd.proxy.services import Endpoint
 from swapd.proxy.settings import ProxySettings
 from tests.proxy.breaking import BODY, CHAT_PATH, SSE_HEAD, chunk, dies_after
@@ -232,3 +233,17 @@ async def test_the_switch_decides_which_path_new_connections_take(fast_path: boo
         await client.read_until(b"}")
         assert len(node.front._server._fast) == (fast_path and plain)
         assert len(node.front._server.connections) == (not fast_path or not plain)
+
+
+async def test_an_empty_line_between_requests_is_no_head_that_is_owed(fast_path: bool) -> None:
+    async with running() as node, raw_client(node.port) as client:
+        await client.send(HEALTH)
+        await client.read_until(b"}")
+        connections = node.front._server._fast
+        await client.send(b"\r")
+        await until(lambda: all(connection._owes is HEAD for connection in connections))
+        await client.send(b"\n")
+        await until(lambda: all(connection._owes is NOTHING for connection in connections))
+        await client.send(HEALTH)
+        assert b'"ok"' in await client.read_until(b"}")
+        assert len(connections) == fast_path

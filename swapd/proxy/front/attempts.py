@@ -7,6 +7,8 @@ no byte of an answer is sent again is the core's decision.
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 
 from swapd.core.commands import Grant, Reject
 from swapd.core.ids import Duration, InstanceId
@@ -121,10 +123,17 @@ class Attempts(Account, Sink):
             self._comments = Comments(self.outlet, desk, lease, desk.settings.sse_keepalive)
 
     def _go_on_soon(self) -> None:
-        _ = asyncio.get_running_loop().call_soon(self._go_on)
+        _ = asyncio.get_running_loop().call_soon(self._take, self._go_on)
 
     def _broken_off_soon(self) -> None:
-        _ = asyncio.get_running_loop().call_soon(self._broken_off)
+        _ = asyncio.get_running_loop().call_soon(self._take, self._broken_off)
+
+    def _take(self, step: Callable[[], None]) -> None:
+        """Take a step of its own, of which nobody else would see that it has raised."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one request
+            self.fails(error)
 
     def _go_on(self) -> None:
         """Act on the core's answer."""
@@ -180,7 +189,7 @@ class Attempts(Account, Sink):
             engine = None
         self._opening = None
         if engine is not None:
-            self._send(engine, pool)
+            self._take(partial(self._send, engine, pool))
         elif self.outlet.gone:
             self._close(Outcome.CANCELLED)
         else:

@@ -200,15 +200,10 @@ class EngineConnection(asyncio.Protocol):
         self._uncount()
         if sink is None:
             return
-        if state is _HEAD:
-            if self._head or self._interim:
-                sink.malformed("it broke off in its head")
-            else:
-                sink.unanswered()
-        elif state is _UNTIL_CLOSE and exc is None:
-            sink.ends()
-        else:
-            sink.breaks("its connection was reset" if exc is not None else "its connection was closed")
+        try:
+            self._tell_of_loss(sink, state, exc)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one request
+            sink.fails(error)
 
     @override
     def pause_writing(self) -> None:
@@ -315,6 +310,17 @@ class EngineConnection(asyncio.Protocol):
             self._close()
         if not told:
             sink.ends()
+
+    def _tell_of_loss(self, sink: Sink, state: _State, exc: Exception | None) -> None:
+        if state is _HEAD:
+            if self._head or self._interim:
+                sink.malformed("it broke off in its head")
+            else:
+                sink.unanswered()
+        elif state is _UNTIL_CLOSE and exc is None:
+            sink.ends()
+        else:
+            sink.breaks("its connection was reset" if exc is not None else "its connection was closed")
 
     def _uncount(self) -> None:
         if self._known:

@@ -166,7 +166,6 @@ class FrontExchange(Attempts):
         """End a request that a bug has hit."""
         if self._over:
             return
-        self._engine = None
         _log.error("request_failed", request_id=self.outlet.request_id, path=self.head.path, exc_info=error)
         if self.outlet.begun:
             self.outlet.break_off(None, self.told_in, self._desk.settings.break_off_timeout)
