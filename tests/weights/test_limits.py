@@ -275,7 +275,8 @@ async def test_what_residents_have_to_give_is_told_after_every_look_and_no_progr
         second = await run.until(FetchWaits, P, since=again)
         assert 0 < first.lacking <= MIB + 64 * KIB
         assert (second.lacking, second.detail) == (first.lacking, first.detail)
-        assert not any(isinstance(fact, FetchProgressed) for fact in run.facts[since:])
+        waiting = run.facts[run.facts.index(first) :]
+        assert not any(isinstance(fact, FetchProgressed) for fact in waiting)
         run.cache.heed({M: Standing(held=True)})
         assert isinstance(await run.answer(P, since=since), Fetched)
 
