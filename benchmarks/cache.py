@@ -114,7 +114,7 @@ async def fetching(path: Path, url: str, size: int) -> None:
                 times[name].append(await way())
     goals.measured("fetch", median(times["curl"]) / median(times["ours, 4 connections"]))
     title = f"Fetch of {size // MIB} MiB from loopback"
-    compared(title, size, times, late, goals={"curl": "of curl"})
+    compared(title, size, times, late, beside={"curl": "of curl"})
 
 
 async def warming(path: Path, url: str, size: int) -> None:
@@ -157,24 +157,25 @@ async def warming(path: Path, url: str, size: int) -> None:
                 await read()
                 times[name].append(time.perf_counter() - began)
     title = f"Reading {size // MIB} MiB cold"
-    compared(title, size, times, late, goals={"dd": "of dd", "4 × dd": "of 4 × dd"})
+    goals.measured("warming", median(times["dd"]) / median(times["ours"]))
+    compared(title, size, times, late, beside={"dd": "of dd", "4 × dd": "of 4 × dd"})
     await made.cache.aclose()
 
 
 def compared(
-    title: str, size: int, times: dict[str, list[float]], late: dict[str, list[float]], *, goals: dict[str, str]
+    title: str, size: int, times: dict[str, list[float]], late: dict[str, list[float]], *, beside: dict[str, str]
 ) -> None:
     """Print a row for each way: its speed, alone and as part of others', and how late the loop was."""
     rows = [
         (
             name,
             f"{size / MIB / median(took):.0f}",
-            *(f"{median(times[goal]) / median(took):.0%}" for goal in goals),
+            *(f"{median(times[goal]) / median(took):.0%}" for goal in beside),
             f"{percentile(late[name], 0.99):.1f}",
         )
         for name, took in times.items()
     ]
-    table(title, ("way", "MiB/s", *goals.values(), "loop lag p99, ms"), rows)
+    table(title, ("way", "MiB/s", *beside.values(), "loop lag p99, ms"), rows)
 
 
 async def idle() -> None:
