@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import os
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,38 +21,9 @@ from swapd.weights.facts import (
 )
 from swapd.weights.sources.base import RemoteFile
 from swapd.weights.sources.local import LocalSource, LocalStream
-from tests.weights.caches import MIB, M, N, Running, noise, running
-from tests.weights.servers import Blob, Server, serving
-
-CONTENT = noise(5 * MIB + 12345)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    async with serving() as made:
-        made.blobs["/m.gguf"] = Blob(CONTENT)
-        made.blobs["/n.gguf"] = Blob(noise(2 * MIB, 2))
-        yield made
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-def weights(server: Server, name: str = "m.gguf", **how: str) -> Weights:
-    return Weights(f"{server.url}/{name}", **how)
-
-
-def failure(answer: Fetched | FetchFailed) -> tuple[FetchFailure, str]:
-    assert isinstance(answer, FetchFailed), answer
-    return answer.failure, answer.detail
-
-
-def content_of(run: Running, model: str = M) -> bytes:
-    path = run.cache.path(M if model == M else N)
-    assert path is not None
-    return path.read_bytes()
+from tests.weights.caches import MIB, M, N, noise, running
+from tests.weights.remote import CONTENT, content_of, failure, weights
+from tests.weights.servers import Blob, Server
 
 
 async def test_a_fetched_model_is_whole_told_as_cached_before_the_answer_and_served_as_its_only_file(
