@@ -126,12 +126,14 @@ class Database:
         ended_at_s: int,
         stages: Mapping[Stage, Duration],
     ) -> None:
-        """Add one load and forget the oldest of this model and source."""
+        """Add one load, unless it is there, and forget the oldest of this model and source."""
         text = json.dumps({stage.value: duration for stage, duration in stages.items()})
         with self._connection:  # commits, or rolls back on an error
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.execute(
-                "INSERT INTO load (model, source, load_time_ns, ended_at_s, stages) VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO load (model, source, load_time_ns, ended_at_s, stages) SELECT ?1, ?2, ?3, ?4, ?5"
+                " WHERE NOT EXISTS (SELECT * FROM load WHERE model = ?1 AND source = ?2"
+                " AND load_time_ns = ?3 AND ended_at_s = ?4)",
                 (model, source.value, load_time, ended_at_s, text),
             )
             self._connection.execute(

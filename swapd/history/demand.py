@@ -5,7 +5,7 @@ record (a file edited by hand, words of a later version) is passed over: then th
 """
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -71,11 +71,9 @@ def write_hour(connection: sqlite3.Connection, hour: int, rows: Mapping[ModelNam
         )
 
 
-def forget_hours(connection: sqlite3.Connection, dropped: Iterable[int]) -> None:
-    """Remove whole hours."""
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany("DELETE FROM demand WHERE hour = ?", [(hour,) for hour in dropped])
+def forget_hour(connection: sqlite3.Connection, hour: int) -> None:
+    """Remove one hour of all models."""
+    connection.execute("DELETE FROM demand WHERE hour = ?", (hour,))
 
 
 def write_tiers(connection: sqlite3.Connection, settled: Mapping[ModelName, Tier]) -> None:

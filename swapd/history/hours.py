@@ -59,7 +59,7 @@ class Hours:
             added = Costs(*(b - a if b >= a else b for a, b in zip(before, now, strict=True)))
             rows[model] = rows.get(model, Row()).plus(observed_s, added)
         self._totals, self._at, self._hour = dict(totals), at, int(wall_s // HOUR_S)
-        return {model: rows[model] for model in totals}
+        return dict(rows)
 
     @property
     def hour(self) -> int:

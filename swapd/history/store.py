@@ -3,7 +3,8 @@
 Rules:
 * The file is touched on one own thread only, each call under a deadline. Nothing here blocks the event loop.
 * No trouble with the file reaches the caller: it is reported in one sentence when it begins and when it ends. A
-  damaged file is moved aside and a new one begun; otherwise the history lives in memory and each write tries again.
+  damaged file is moved aside and a new one begun; otherwise what is to be written waits in memory, the newest of a
+  kind only, and the next write tries again.
 * Instance ids are reserved in blocks before they are used. When the file cannot be read, they start from the wall
   clock, far above every counted one, so that they are not reused either.
 """
@@ -11,8 +12,10 @@ Rules:
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +45,7 @@ from swapd.history.hours import Hours, Rows
 INSTANCE_BLOCK: Final = 1000
 """Instance ids reserved at a time."""
 _CALL_S: Final = 5.0
-"""Deadline of one call; twice the lock's timeout and then some."""
-_MAX_QUEUED: Final = 256
+"""Deadline of one call, and of the end; twice the lock's timeout and then some."""
 _LONG_AWAY_S: Final = 30 * 86_400.0
 """Nothing that fades is left of what is older."""
 _TROUBLES = (sqlite3.Error, OSError, NewerSchemaError, DamagedError, TimeoutError, ThreadBusyError)
@@ -62,6 +64,9 @@ class _Remembered:
     record: tuple[DemandKnown, float] | None = None
 
 
+_Write = Callable[[Database], None]
+
+
 class History:
     """The history of this node; made and used on one event loop."""
 
@@ -78,8 +83,11 @@ class History:
         self._report = report
         self._wall = wall
         self._opened = opened
-        self._thread = OneThread("swapd-history", max_queued=_MAX_QUEUED)
+        self._thread = OneThread("swapd-history")
         self._tasks = Tasks()
+        self._writer: asyncio.Task[None] | None = None
+        self._unwritten: dict[Hashable, _Write] = {}  # by what it replaces; the next one first
+        self._loads: Counter[tuple[ModelName, Source]] = Counter()
         self._database: Database | None = None  # belongs to the thread
         self._trouble = ""
         self._known = _Remembered(1)
@@ -125,7 +133,7 @@ class History:
         if instance + INSTANCE_BLOCK // 2 >= self._reserved_below:
             self._reserved_below = instance + INSTANCE_BLOCK
             below = self._reserved_below
-            self._write(lambda database: database.reserve_instances(below), name="reserve instance ids")
+            self._write("instances", lambda database: database.reserve_instances(below))
 
     def record_load(
         self, model: ModelName, source: Source, load_time: Duration, stages: Mapping[Stage, Duration]
@@ -136,11 +144,12 @@ class History:
         times[key] = (*times.get(key, ()), load_time)[-RECENT_LOADS:]
         ended_at_s = int(self._wall())
         kept = dict(stages)
+        self._loads[key] += 1
         self._write(
+            ("load", key, self._loads[key] % RECENT_LOADS),
             lambda database: database.record_load(
                 model, source, load_time=load_time, ended_at_s=ended_at_s, stages=kept
             ),
-            name="record a load",
         )
 
     def record_footprint(self, model: ModelName, measured: Measured) -> None:
@@ -148,14 +157,14 @@ class History:
         self._known.footprints[model] = measured
         at_s = int(self._wall())
         self._write(
-            lambda database: database.record_footprint(model, measured, measured_at_s=at_s), name="record a footprint"
+            ("footprint", model), lambda database: database.record_footprint(model, measured, measured_at_s=at_s)
         )
 
     def gpus_seen(self, count: int) -> None:
         """Remember a number of GPUs if it is the most ever seen."""
         if count > self._known.most_gpus:
             self._known.most_gpus = count
-            self._write(lambda database: database.gpus_seen(count), name="record the number of GPUs")
+            self._write("GPUs", lambda database: database.gpus_seen(count))
 
     def begin_hours(self, at: Instant) -> None:
         """Begin to count demand by the hour; to be called once, when the totals are 0."""
@@ -164,10 +173,9 @@ class History:
     def observe_demand(self, totals: Mapping[ModelName, Costs], at: Instant) -> None:
         """Take in each model's totals since the daemon's start; written behind the caller's back."""
         hour, rows = self._hours.hour, self._hours.observe(totals, at=at, wall_s=self._wall())
-        self._write(lambda database: demand.write_hour(database.connection, hour, rows), name="count demand")
-        dropped = self._hours.drop()
-        if dropped:
-            self._write(lambda database: demand.forget_hours(database.connection, dropped), name="forget demand")
+        self._write(("hour", hour), lambda database: demand.write_hour(database.connection, hour, rows))
+        for dropped in self._hours.drop():
+            self._write(("hour", dropped), partial(_forget_hour, dropped))
 
     def weeks(self, models: Iterable[ModelName]) -> Mapping[ModelName, Week]:
         """Return what the last 168 hours say of these models; settled tiers are kept for the next time."""
@@ -175,7 +183,7 @@ class History:
         weeks = self._hours.weeks(models)
         settled = self._hours.tiers()
         if settled != before:
-            self._write(lambda database: demand.write_tiers(database.connection, settled), name="record tiers")
+            self._write("tiers", lambda database: demand.write_tiers(database.connection, settled))
         return weeks
 
     def demand(self) -> tuple[DemandKnown, Duration] | None:
@@ -191,30 +199,40 @@ class History:
     def record_demand(self, known: DemandKnown) -> None:
         """Keep what the next run is to be told; written behind the caller's back."""
         at_s = self._wall()
-        self._write(lambda database: demand.write_record(database.connection, known, at_s), name="record demand")
+        self._write("record", lambda database: demand.write_record(database.connection, known, at_s))
 
     async def aclose(self) -> None:
-        """Write what is queued, within seconds, and close the file."""
-        await asyncio.sleep(0)  # writes ordered in this turn take their place in the queue before the end does
+        """Write what waits, within seconds, and close the file."""
         try:
-            await self._thread.call(self._close, timeout=_CALL_S)
+            async with asyncio.timeout(_CALL_S):
+                await self._start_writer()
+                await self._thread.call(self._close, timeout=None)
         except _TROUBLES as error:
             self._failed(error)
         await self._tasks.aclose()
         await self._thread.aclose(timeout=1.0)
 
-    def _write(self, write: Callable[[Database], None], *, name: str) -> None:
-        if len(self._tasks) >= _MAX_QUEUED:
-            self._failed(ThreadBusyError("it answers too slowly"))
-            return
-        _ = self._tasks.start(self._written(write), name=f"history: {name}")
+    def _write(self, replaces: Hashable, write: _Write) -> None:
+        self._unwritten.pop(replaces, None)
+        self._unwritten[replaces] = write
+        _ = self._start_writer()
 
-    async def _written(self, write: Callable[[Database], None]) -> None:
-        try:
-            await self._thread.call(lambda: write(self._open()), timeout=_CALL_S)
-        except _TROUBLES as error:
-            self._failed(error)
-        else:
+    def _start_writer(self) -> asyncio.Task[None]:
+        if self._writer is None or self._writer.done():
+            self._writer = self._tasks.start(self._write_all(), name="history: write")
+        return self._writer
+
+    async def _write_all(self) -> None:
+        while self._unwritten:
+            replaces = next(iter(self._unwritten))
+            write = self._unwritten.pop(replaces)
+            try:
+                await self._thread.call(partial(self._on_file, write), timeout=_CALL_S)
+            except _TROUBLES as error:
+                # behind the others, so that one which the file refuses does not keep them from it
+                self._unwritten.setdefault(replaces, write)
+                self._failed(error)
+                return
             if self._trouble:
                 self._trouble = ""
                 self._report(f"the history file {self._path} is written again")
@@ -230,6 +248,9 @@ class History:
         return int(self._wall()) * INSTANCE_BLOCK
 
     # On the thread:
+
+    def _on_file(self, write: _Write) -> None:
+        write(self._open())
 
     def _open(self) -> Database:
         if self._database is None:
@@ -265,3 +286,7 @@ class History:
         if self._database is not None:
             self._database.close()
             self._database = None
+
+
+def _forget_hour(hour: int, database: Database) -> None:
+    demand.forget_hour(database.connection, hour)

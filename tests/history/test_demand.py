@@ -30,7 +30,7 @@ def test_hours_are_written_over_and_forgotten_whole(file: sqlite3.Connection) ->
     demand.write_hour(file, 10, rows)
     demand.write_hour(file, 11, rows)
     demand.write_hour(file, 12, {B: Row(1)})
-    demand.forget_hours(file, [11])
+    demand.forget_hour(file, 11)
     assert demand.hours(file) == {10: rows, 12: {B: Row(1)}}
 
 
