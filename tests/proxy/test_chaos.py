@@ -136,7 +136,7 @@ class Clients:
                 if way < 0.1:
                     self.saw["half"] += 1
                     client.writer.write_eof()
-                    assert await self.whole(client, word) in {True, False}
+                    await self.whole(client, word, may_be_cut=ahead)
                     return asked
                 if way < 0.2:
                     client.stop_reading()
@@ -161,8 +161,8 @@ class Clients:
         except (ConnectionError, RuntimeError):
             pass
 
-    async def whole(self, client: RawClient, word: bytes) -> bool:
-        """Read one answer; say whether it is complete."""
+    async def whole(self, client: RawClient, word: bytes, *, may_be_cut: bool = False) -> bool:
+        """Read one answer; say whether it is complete. A request that was cut by the end of sending is refused."""
         text = b""
         try:
             async with asyncio.timeout(20):
@@ -178,14 +178,12 @@ class Clients:
             text += getattr(error, "partial", b"")
             assert set(WORD.findall(text)) <= {word}
             return False
-        assert head.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 502 ")), head
+        assert head[9:12] in (b"200", b"502", b"400" if may_be_cut else b""), head
         assert set(WORD.findall(text)) == ({word} if head[9:10] == b"2" else set()), (head, text[:300])
         return True
 
 
-@pytest.mark.parametrize(
-    "seed", range(int(__import__("os").environ.get("CH0", "0")), int(__import__("os").environ.get("CH1", "4")))
-)
+@pytest.mark.parametrize("seed", range(4))
 async def test_whatever_clients_and_engine_do_no_answer_strays_and_every_request_ends(seed: int) -> None:
     engine = Engine(random.Random(seed))
     async with raw_engine(engine) as port, running(engine_port=port) as node:

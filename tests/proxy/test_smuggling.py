@@ -174,12 +174,18 @@ async def test_garbage_that_comes_later_is_a_400_of_its_own() -> None:
     ],
     ids=["plain", "behind an empty line", "in chunks", "with an expectation"],
 )
-async def test_a_request_behind_a_body_is_held_wherever_it_is_cut(following: bytes) -> None:
+@pytest.mark.parametrize("together", [True, False], ids=["with the head", "with the end of the body"])
+async def test_a_request_behind_a_body_is_held_wherever_it_is_cut(following: bytes, *, together: bool) -> None:
     asked: list[bytes] = []
     async with raw_engine(listening(asked)) as port, running(engine_port=port) as node:
         for cut in range(len(following) + 1):
             async with raw_client(node.port) as client:
-                await client.send(request(HOST, LENGTH) + following[:cut])
+                sent = request(HOST, LENGTH)
+                if not together:
+                    await client.send(sent[:-2])
+                    await until(lambda: node.front.buffered_bytes == len(BODY) - 2)
+                    sent = sent[-2:]
+                await client.send(sent + following[:cut])
                 await client.read_until(b"{}")
                 await client.send(following[cut:])
                 await client.read_until(b"{}")

@@ -79,6 +79,11 @@ class Attempts(Account, Sink):
         self._booked += count
         return True
 
+    def withdraw(self) -> bytes:
+        """Forget the request, which is not complete yet; return its head as received."""
+        self._release_body()
+        return self.head.received(self._digits)
+
     def begin(self, body: Body) -> None:
         """Serve the request, which is complete now."""
         self._body = body

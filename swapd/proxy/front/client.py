@@ -11,7 +11,7 @@ from typing import Final, cast
 import structlog
 from typing_extensions import override
 
-from swapd.proxy.body import broken, buffer_full, too_large, too_slow
+from swapd.proxy.body import buffer_full, too_large, too_slow
 from swapd.proxy.failure import Failure
 from swapd.proxy.front.arena import LARGE, BodyReceiver
 from swapd.proxy.front.debts import BODY, HEAD, NOTHING, REFUSED, Owes, is_late
@@ -264,7 +264,8 @@ class ClientConnection(asyncio.Protocol):
         if self.body_came(len(data)):
             body += data
             if self._held and not could_follow(self._held):
-                self._refuse(broken())
+                self._exchange = None
+                self._hand_over(exchange.withdraw() + body + self._held)
             elif not self._left:
                 self._owes, self._body = NOTHING, None
                 exchange.begin(bytes(body))

@@ -95,6 +95,10 @@ class RequestHead:
         digits = data[at:end]
         return digits if digits.isdigit() else None
 
+    def received(self, digits: bytes) -> bytes:
+        """Return the head as it was received with this length."""
+        return self._start + digits + self._end
+
     def split(self, received: bytes, fields: bytes) -> None:
         """Take the head as it was received, and its fields for the engine, apart at the length."""
         found, left = _LENGTH.search(received), _LENGTH.search(fields)
