@@ -13,6 +13,7 @@ from swapd.proxy.gate import Gate
 from swapd.proxy.services import RouteOptions
 from tests.proxy.breaking import BODY, CHAT_PATH, Watched
 from tests.proxy.harness import (
+    DEADLINE_S,
     Node,
     header,
     http_engine,
@@ -113,7 +114,7 @@ async def test_with_finish_a_cut_before_the_first_byte_closes_the_engines_connec
     async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
         limited(node, finish=True, limit=LONG)
         await client.send(post_bytes(CHAT_PATH, BODY))
-        await asyncio.wait_for(engine.asked.wait(), 20)
+        await asyncio.wait_for(engine.asked.wait(), DEADLINE_S)
         node.core.cut_all()
         assert (await client.read_head()).startswith(b"HTTP/1.1 503")
         await until(lambda: engine.closed == 1, "the end of the engine's connection")
