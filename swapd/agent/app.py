@@ -77,8 +77,8 @@ async def _serve(loaded: Loaded) -> int:
 def _spare_the_collector() -> None:
     """Let the garbage collector look seldom, and not at what is there for good.
 
-    Requests leave no cycles behind, but many of them at once are many young objects: with the interpreter's own
-    thresholds the collector takes a quarter of the time, looking through them and finding nothing.
+    Neither requests nor engines leave cycles behind, but many requests at once are many young objects: with the
+    interpreter's own thresholds the collector takes a quarter of the time, looking through them and finding nothing.
     """
     gc.collect()
     gc.freeze()

@@ -5,7 +5,6 @@ bit masks of visited GPUs (2^(k-1) of them), so they are for sets of up to ``EXA
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Final
 
 #: most GPUs for which the searches are made
@@ -67,24 +66,29 @@ def ring_order(weights: Weights, gpus: Sequence[int]) -> tuple[int, ...]:
     if count < 4 or len(_different(hops)) == 1:
         return tuple(gpus)
     weakest = bottleneck(weights, gpus)
+    hops = [[hop if hop >= weakest else _NEVER for hop in row] for row in hops]
     full = (1 << count) - 1
-
-    @cache
-    def rest(visited: int, last: int) -> int:
-        """Return the greatest sum of the hops from ``last`` over all places not visited back to the first."""
-        if visited == full:
-            return hops[last][0] if hops[last][0] >= weakest else _NEVER
-        return max(onward(visited, last, place) for place in range(count))
-
-    def onward(visited: int, last: int, place: int) -> int:
-        if visited >> place & 1 or hops[last][place] < weakest:
-            return _NEVER
-        return hops[last][place] + rest(visited | 1 << place, place)
-
+    #: by places visited and the last of them, what ``_onward`` adds to the hop to that one
+    known: dict[tuple[int, int], int] = {}
     order = [0]
     visited = 1
     while visited != full:
-        best = rest(visited, order[-1])
-        order.append(next(place for place in range(count) if onward(visited, order[-1], place) == best))
+        sums = [_onward(hops, visited, order[-1], place, known) for place in range(count)]
+        order.append(sums.index(max(sums)))
         visited |= 1 << order[-1]
     return tuple(gpus[place] for place in order)
+
+
+def _onward(hops: Weights, visited: int, last: int, place: int, known: dict[tuple[int, int], int]) -> int:
+    """Return the greatest sum of the hops from ``last`` over ``place`` and all others not visited back to the first."""
+    if visited >> place & 1 or hops[last][place] == _NEVER:
+        return _NEVER
+    visited |= 1 << place
+    rest = known.get((visited, place))
+    if rest is None:
+        if visited == (1 << len(hops)) - 1:
+            rest = hops[place][0]
+        else:
+            rest = max(_onward(hops, visited, place, other, known) for other in range(len(hops)))
+        known[visited, place] = rest
+    return hops[last][place] + rest

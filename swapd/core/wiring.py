@@ -84,16 +84,15 @@ class Wiring:
 
 def largest_clique(peers: Sequence[int], among: int) -> GpuSet:
     """Return the most GPUs of ``among`` that are pairwise linked; one GPU if none are. ``peers``: see ``Wiring``."""
-    best = 0
+    return GpuSet(_grown(peers, 0, among, 0))
 
-    def grow(clique: int, others: int) -> None:
-        nonlocal best
-        if not others and clique.bit_count() > best.bit_count():
-            best = clique
-        while others and clique.bit_count() + others.bit_count() > best.bit_count():
-            low = others & -others
-            others ^= low
-            grow(clique | low, others & peers[low.bit_length() - 1])
 
-    grow(0, among)
-    return GpuSet(best)
+def _grown(peers: Sequence[int], clique: int, others: int, best: int) -> int:
+    """Return the largest clique of ``clique`` and some of ``others``, all linked to it; ``best`` if none is larger."""
+    if not others and clique.bit_count() > best.bit_count():
+        return clique
+    while others and clique.bit_count() + others.bit_count() > best.bit_count():
+        low = others & -others
+        others ^= low
+        best = _grown(peers, clique | low, others & peers[low.bit_length() - 1], best)
+    return best

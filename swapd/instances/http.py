@@ -41,7 +41,8 @@ async def request(host: str, port: int, *, method: str, path: str, body: bytes =
             await writer.drain()
             return await _reply(reader)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            raise UnreachableError(str(error) or type(error).__name__) from error
+            # the reader keeps the error that ended it, whose traceback would keep the reader
+            raise UnreachableError(str(error) or type(error).__name__) from error.with_traceback(None)
 
 
 async def accepts(host: str, port: int) -> bool:

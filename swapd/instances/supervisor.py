@@ -45,7 +45,8 @@ class Supervisor:
         output = Output(room.settings.log_dir, model, limit=room.settings.log_bytes)
         self.run = Run(room, instance, model, output, room.now())
         self._ending = Ending(self.run, finished)
-        self._tasks: list[asyncio.Task[None]] = []
+        #: those that have not ended: a cancelled one holds the frames it was cancelled in, and they hold this
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, plan_for_port: Callable[[int], EnginePlan]) -> None:
         """Begin the load."""
@@ -210,8 +211,9 @@ class Supervisor:
         self._cancel_tasks()
 
     def _begin(self, work: Coroutine[object, object, None], what: str) -> None:
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(self.run.task(work, what))
+        task = self.run.task(work, what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _cancel_tasks(self) -> None:
         for task in self._tasks:

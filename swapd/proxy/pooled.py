@@ -58,8 +58,8 @@ class PooledRelay:
         except BaseException:
             answer.abort()
             raise
-        if answer.error is not None and not answer.has_head:
-            raise answer.error
+        if not answer.has_head:
+            answer.raise_error()
         return answer
 
     def close(self) -> None:
@@ -150,8 +150,15 @@ class _Answer(Sink):
             if self._engine is not None and self._held <= _HELD // 2:
                 self._engine.resume_reading()
             yield piece
-        if self.error is not None:
-            raise self.error
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise what has ended the answer, if it is an error, and let go of it: its frames will hold this."""
+        try:
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.error = None
 
     def abort(self) -> None:
         engine, self._engine = self._engine, None

@@ -93,6 +93,12 @@ class _Connection(web.RequestHandler):
         elif self._head_since is None and not in_body and data.strip(b"\r\n"):
             self._head_since = self._loop.time()
 
+    @override
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        # it holds this; without the garbage collector neither would end
+        self._body = None
+
     def give_time(self, now: float) -> None:
         """Count an incomplete head from now on if a request is served meanwhile."""
         if self._head_since is not None and (self._current_request is not None or self._messages):

@@ -112,7 +112,7 @@ async def test_the_timer_posts_a_tick_at_the_wakeup_the_core_asks_for() -> None:
     pump = _pump(core, lambda command: None, lambda error: None)
     core.next_wakeup = Instant(1_000_000)
     pump.post(_ended(1))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await ticked.wait()
     assert [type(event) for event in core.seen] == [RequestEnded, Tick]
 

@@ -14,7 +14,7 @@ from swapd.config.watch import Pace, changes
 
 #: fast enough for a test, slow enough for a busy machine
 PACE = Pace(poll=0.2, settle=0.15, patience=2.0, retry=0.05, retry_most=0.1)
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Watched:

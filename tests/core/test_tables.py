@@ -1,5 +1,6 @@
 """Which sets the fixtures' machines give away: the truth of each fixture, and what a reader would choose by hand."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from swapd.core.catalog import NvlinkUse
 from swapd.core.ids import NO_GPUS, GpuSet
 from swapd.core.reasons import PlacementQuality
 from swapd.core.topology import DriverState, GpuHealth
+from tests.fakes.garbage import no_collector
 from tests.fakes.machines import NUMBERS, clique, gpus, machine, mask, names, node
 
 SIZES = (1, 2, 4, 8)
@@ -72,6 +74,15 @@ def test_01_has_exactly_two_best_sets_of_four_and_no_clique_of_more() -> None:
     assert boards.ring(mask("{0123}")) == 1
     assert names(boards.largest_clique(everything("01"))) == "{0123}"
     assert boards.ring_order(everything("01")) == (0, 3, 2, 1, 5, 6, 7, 4)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_no_table_leaves_a_cycle_for_the_garbage_collector(number: str) -> None:
+    boards, free = tables(number), everything(number)
+    with no_collector():
+        boards.largest_clique(free)
+        boards.ring_order(free)
+        assert gc.collect() == 0
 
 
 def test_04_and_08_cross_no_numa_node_for_four_gpus_and_refuse_them_where_nvlink_is_required() -> None:

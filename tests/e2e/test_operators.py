@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.fakes.daemon import chat, eventually, running, swapd_executable, total
+from tests.fakes.daemon import chat, eventually, running, total
 from tests.fakes.scripted import model_status, process_of, scripted_model
 
 ONE_DEVICE = {"virtual": {"count": 1, "memory": "2GiB"}}
@@ -101,21 +101,14 @@ async def test_a_drained_node_is_unready_refuses_loads_and_comes_back(tmp_path: 
 
 async def test_status_and_event_stream_agree_that_a_model_is_ready(tmp_path: Path) -> None:
     async with running(tmp_path, models={"a": scripted_model()}) as daemon:
-        events = await asyncio.create_subprocess_exec(
-            swapd_executable(), "events", "--admin", str(daemon.socket_path), stdout=asyncio.subprocess.PIPE
-        )
-        assert events.stdout is not None
-        loading = asyncio.ensure_future(daemon.cli("load", "a"))
-        try:
-            while True:
-                line = json.loads(await events.stdout.readline())
-                if line.get("after") == "ready":
+        admin = aiohttp.UnixConnector(str(daemon.socket_path))
+        async with aiohttp.ClientSession("http://admin", connector=admin) as http, http.get("/v1/events") as events:
+            loading = asyncio.ensure_future(daemon.cli("load", "a"))
+            async for line in events.content:
+                if json.loads(line).get("after") == "ready":
                     break
             assert (await model_status(daemon, "a"))["state"] == "ready"
             await loading
-        finally:
-            events.kill()
-            await events.wait()
 
 
 async def test_an_engines_own_metrics_are_passed_through_without_starting_or_keeping_it(tmp_path: Path) -> None:

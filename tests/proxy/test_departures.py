@@ -10,6 +10,7 @@ from swapd.proxy.services import RouteOptions
 from swapd.proxy.settings import ProxySettings
 from tests.proxy.breaking import BODY, CHAT_PATH, SSE_HEAD, Watched, chunk, dies_after
 from tests.proxy.harness import (
+    DEADLINE_S,
     post_bytes,
     raw_client,
     raw_engine,
@@ -58,9 +59,9 @@ async def test_a_client_that_leaves_before_the_engine_answers_closes_the_engines
     async with raw_engine(talk) as port, running(engine_port=port) as node:
         async with raw_client(node.port) as client:
             await client.send(post_bytes(CHAT_PATH, BODY))
-            await asyncio.wait_for(asked.wait(), 20)
+            await asyncio.wait_for(asked.wait(), DEADLINE_S)
             client.leave()
-        await asyncio.wait_for(closed.wait(), 20)
+        await asyncio.wait_for(closed.wait(), DEADLINE_S)
         await node.settled(1)
         assert node.core.outcomes == [Outcome.CANCELLED]
 
@@ -170,7 +171,7 @@ async def test_with_finish_an_answer_that_fails_without_its_client_ends_the_requ
         node.options["m01"] = RouteOptions(finish_on_abort=True)
         async with raw_client(node.port) as client:
             await client.send(post_bytes(CHAT_PATH, BODY))
-            await asyncio.wait_for(asked.wait(), 20)
+            await asyncio.wait_for(asked.wait(), DEADLINE_S)
             client.leave()
         await until(lambda: node.unattended == 1)
         go.set()

@@ -10,6 +10,7 @@ from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFaile
 from swapd.core.ids import Bytes, Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import Outcome, Rejection
 from swapd.proxy.gate import Gate, RejectedError
+from tests.proxy.harness import DEADLINE_S
 
 MODEL = ModelName("m01")
 ONE = RequestId(1)
@@ -159,7 +160,7 @@ async def test_the_time_limit_runs_while_the_request_is_granted_and_starts_anew_
     over = asyncio.Event()
     lease.on_break = over.set
     core.gate.granted(grant(8))
-    await asyncio.wait_for(over.wait(), 20)
+    await asyncio.wait_for(over.wait(), DEADLINE_S)
     assert lease.is_overdue
 
 

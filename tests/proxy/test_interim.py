@@ -6,7 +6,7 @@ import pytest
 
 from swapd.core.reasons import Outcome
 from tests.proxy.breaking import BODY, CHAT_PATH
-from tests.proxy.harness import Talk, post_bytes, raw_client, raw_engine, read_request, running
+from tests.proxy.harness import DEADLINE_S, Talk, post_bytes, raw_client, raw_engine, read_request, running
 
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -64,7 +64,7 @@ async def test_an_engine_that_floods_for_ever_is_given_up_and_its_connection_clo
     async with raw_engine(talk) as port, running(engine_port=port) as node, raw_client(node.port) as client:
         await client.send(post_bytes(CHAT_PATH, BODY))
         assert (await client.read_head()).startswith(b"HTTP/1.1 502")
-        await asyncio.wait_for(closed.wait(), 20)
+        await asyncio.wait_for(closed.wait(), DEADLINE_S)
         await node.settled(1)
 
 
@@ -105,5 +105,5 @@ async def test_answers_that_nobody_asked_for_are_not_collected() -> None:
             assert await client.reader.readexactly(2) == b"ok"
         await node.settled(1)
         received.set()
-        await asyncio.wait_for(ended.wait(), 60)
+        await asyncio.wait_for(ended.wait(), DEADLINE_S)
     assert sent < 50

@@ -13,6 +13,7 @@ from swapd.proxy.gate import Gate
 from swapd.proxy.services import RouteOptions
 from tests.proxy.breaking import BODY, CHAT_PATH, Watched
 from tests.proxy.harness import (
+    DEADLINE_S,
     Node,
     header,
     http_engine,
@@ -42,7 +43,7 @@ class Silent:
         self.closed += 1
 
 
-def limited(node: Node, *, finish: bool = False, limit: Duration = SHORT) -> None:
+def limited(node: Node, *, finish: bool = False, limit: Duration = LONG) -> None:
     node.options["m01"] = RouteOptions(finish_on_abort=finish, request_timeout=limit)
 
 
@@ -64,6 +65,8 @@ async def test_before_the_first_byte_it_is_a_504_in_the_dialect_of_the_route(
     async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
         limited(node, finish=finish)
         await client.send(post_bytes(path, BODY, "Connection: close"))
+        await asyncio.wait_for(engine.asked.wait(), DEADLINE_S)
+        run_over(node)
         got = await client.read_all()
         assert got.startswith(b"HTTP/1.1 504")
         assert header(got, "x-swapd-reason") == "upstream_timeout"
@@ -76,10 +79,19 @@ async def test_before_the_first_byte_it_is_a_504_in_the_dialect_of_the_route(
         assert len(node.core.arrivals) == 1
 
 
+async def test_the_time_runs_out_by_itself() -> None:
+    async with raw_engine(Silent()) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        limited(node, limit=SHORT)
+        await client.send(post_bytes(CHAT_PATH, BODY))
+        assert (await client.read_head()).startswith(b"HTTP/1.1 504")
+        await node.settled(1)
+        assert node.core.outcomes == [Outcome.UPSTREAM_FAILED]
+
+
 async def test_after_the_first_byte_the_answer_ends_with_an_error_and_without_a_proper_end() -> None:
     engine = Watched()
     async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
-        limited(node, limit=LONG)
+        limited(node)
         await client.send(post_bytes(CHAT_PATH, BODY))
         await client.read_until(b"data: 1\n\n")
         run_over(node)
@@ -95,7 +107,7 @@ async def test_after_the_first_byte_the_answer_ends_with_an_error_and_without_a_
 async def test_with_finish_an_abandoned_answer_is_not_read_for_longer() -> None:
     engine = Watched()
     async with raw_engine(engine) as port, running(engine_port=port) as node:
-        limited(node, finish=True, limit=LONG)
+        limited(node, finish=True)
         async with raw_client(node.port) as client:
             await client.send(post_bytes(CHAT_PATH, BODY))
             await client.read_until(b"data: 1\n\n")
@@ -111,9 +123,9 @@ async def test_with_finish_an_abandoned_answer_is_not_read_for_longer() -> None:
 async def test_with_finish_a_cut_before_the_first_byte_closes_the_engines_connection() -> None:
     engine = Silent()
     async with raw_engine(engine) as port, running(engine_port=port) as node, raw_client(node.port) as client:
-        limited(node, finish=True, limit=LONG)
+        limited(node, finish=True)
         await client.send(post_bytes(CHAT_PATH, BODY))
-        await asyncio.wait_for(engine.asked.wait(), 20)
+        await asyncio.wait_for(engine.asked.wait(), DEADLINE_S)
         node.core.cut_all()
         assert (await client.read_head()).startswith(b"HTTP/1.1 503")
         await until(lambda: engine.closed == 1, "the end of the engine's connection")
@@ -128,11 +140,11 @@ async def test_a_websocket_is_closed_with_a_code_that_says_so() -> None:
         return socket
 
     async with http_engine(handler) as port, running(engine_port=port) as node, aiohttp.ClientSession() as client:
-        limited(node, limit=LONG)
+        limited(node)
         async with client.ws_connect(f"{node.url}/v1/realtime?model=m01") as socket:
             await until(lambda: len(node.tasks) == 2, "both directions")
             run_over(node)
-            message = await socket.receive(20)
+            message = await socket.receive(DEADLINE_S)
             assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.TRY_AGAIN_LATER)
         record = await node.settled(1)
         assert record.reason is Rejection.UPSTREAM_TIMEOUT

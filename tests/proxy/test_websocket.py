@@ -13,7 +13,7 @@ from swapd.core.ids import Bytes
 from swapd.core.reasons import Outcome
 from swapd.proxy.settings import ProxySettings
 from swapd.proxy.websocket import Client, Engine
-from tests.proxy.harness import Node, header, http_engine, raw_client, raw_engine, running, until
+from tests.proxy.harness import DEADLINE_S, Node, header, http_engine, raw_client, raw_engine, running, until
 
 Session = Callable[[web.WebSocketResponse, web.BaseRequest], Awaitable[None]]
 
@@ -119,7 +119,7 @@ async def test_a_client_that_vanishes_ends_the_engines_socket() -> None:
             await client.send(HANDSHAKE)
             assert (await client.read_head()).startswith(b"HTTP/1.1 101")
             client.leave()
-        await asyncio.wait_for(ended.wait(), 20)
+        await asyncio.wait_for(ended.wait(), DEADLINE_S)
         await node.settled(1)
         assert node.core.outcomes == [Outcome.CANCELLED]
 

@@ -56,6 +56,7 @@ async def test_after_everything_that_clients_can_do_memory_descriptors_processes
         before, rss_before = await settled(daemon)
         await everything(daemon, size, random.Random(2))
         after, rss_after = await settled(daemon)
+        sys.stdout.write(f"\nbefore: {rss_before / MIB:.1f} MiB, {before}\nafter: {rss_after / MIB:.1f} MiB, {after}\n")
         assert after == before
         assert rss_after - rss_before < RSS_SLACK
 

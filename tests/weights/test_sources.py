@@ -41,7 +41,7 @@ async def test_a_read_that_waits_for_a_silent_source_ends_when_it_is_closed(serv
     await asyncio.sleep(0)
     await asyncio.to_thread(stream.close)
     with contextlib.suppress(SourceError):
-        assert await asyncio.wait_for(reading, 30) == 0
+        assert await asyncio.wait_for(reading, 60) == 0
     server.gate.set()
 
 
@@ -168,7 +168,7 @@ async def test_https_is_fetched_from_whom_this_machine_trusts_and_from_nobody_el
         await asyncio.sleep(0)
         await asyncio.to_thread(stream.close)
         with contextlib.suppress(SourceError):
-            assert await asyncio.wait_for(reading, 30) == 0
+            assert await asyncio.wait_for(reading, 60) == 0
         made.gate.set()
     connections._tls.cache_clear()
 
