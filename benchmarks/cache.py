@@ -23,9 +23,10 @@ from benchmarks import goals
 from benchmarks.cache_workload import policies
 from benchmarks.cold_start import cold_starts
 from benchmarks.tools import drop_from_memory, median, percentile, table, write_noise
+from swapd.core.events import WeightsFetched, WeightsWarmed
 from swapd.core.ids import Instant, ModelName
 from swapd.weights import CacheSettings, WeightCache, Weights
-from swapd.weights.facts import Fact, Fetched, Warmed
+from swapd.weights.facts import Fact
 from swapd.weights.page_cache import resident_bytes
 
 MIB = 2**20
@@ -80,7 +81,7 @@ async def fetch(path: Path, weights: Weights, connections: int) -> float:
     await made.cache.start()
     began = time.perf_counter()
     made.cache.fetch(MODEL)
-    await made.until(Fetched)
+    await made.until(WeightsFetched)
     took = time.perf_counter() - began
     await made.cache.aclose()
     shutil.rmtree(path / "cache", ignore_errors=True)  # a thread may still be clearing away
@@ -139,7 +140,7 @@ async def warming(path: Path, url: str, size: int) -> None:
     made = Cache(path / "cache", Weights(url), 4)
     await made.cache.start()
     made.cache.fetch(MODEL)
-    await made.until(Fetched)
+    await made.until(WeightsFetched)
     file = made.cache.path(MODEL)
     assert file is not None
 
@@ -157,7 +158,7 @@ async def warming(path: Path, url: str, size: int) -> None:
 
     async def ours() -> None:
         made.cache.warm(MODEL)
-        await made.until(Warmed)
+        await made.until(WeightsWarmed)
 
     ways: dict[str, Callable[[], Awaitable[None]]] = {"dd": lambda: dd(1), "4 × dd": lambda: dd(4), "ours": ours}
     late: dict[str, list[float]] = {name: [] for name in ways}

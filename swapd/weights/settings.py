@@ -1,6 +1,5 @@
 """Names what the room is told at its start and what it shows of the cache."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +75,6 @@ class Progress:
     total: Bytes
     #: bytes a second, of late
     rate: float
-    #: until the end at this rate; ``None``: nobody can tell
-    eta: Duration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +108,3 @@ class CacheStats:
     fetched_bytes: int
     evicted_copies: int
     evicted_bytes: int
-    #: of the fetches that run now
-    progress: Mapping[ModelName, Progress]

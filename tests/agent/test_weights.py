@@ -32,7 +32,6 @@ from swapd.core.events import (
 from swapd.core.ids import Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
 from swapd.core.view import WeightStanding
-from swapd.weights import facts
 
 A, B = ModelName("a"), ModelName("b")
 DEADLINE_S = 60.0
@@ -186,7 +185,7 @@ async def test_what_a_fetch_lacks_on_the_disk_is_told_every_time_and_logged_once
     desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for lacking in (7, 7):
-        desk.desk._told(facts.FetchWaits(Instant(0), A, "the disk is full", Bytes(lacking)))
+        desk.desk._told(FetchWaits(Instant(0), A, "the disk is full", Bytes(lacking)))
     assert [event.lacking for event in desk.told if isinstance(event, FetchWaits)] == [7, 7]
     assert capsys.readouterr().out.count("the disk is full") == 1
 
