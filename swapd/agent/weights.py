@@ -38,7 +38,7 @@ from swapd.core.view import WeightStanding
 from swapd.metrics.now import CacheNow
 from swapd.weights.cache import WeightCache
 from swapd.weights.facts import Evicted, Fact, Removed
-from swapd.weights.settings import CacheSettings, Standing, Weights
+from swapd.weights.settings import CacheSettings, Limits, Standing, Weights
 
 T = TypeVar("T")
 
@@ -115,7 +115,8 @@ class WeightDesk:
         kept = {model: size for model, size in known.items() if before.get(model) == self._served.get(model)}
         if kept != known:
             self._post(WeightsCached(self._now(), kept))
-        asyncio.get_running_loop().call_soon(self._tell_again)
+        limits = Limits(settings.cache.max_size, settings.cache.keep_free)
+        asyncio.get_running_loop().call_soon(self._served_by_core, limits)
 
     async def start(self, tasks: Tasks) -> None:
         """Look at what is there, and keep the cache informed from now on.
@@ -243,9 +244,12 @@ class WeightDesk:
             await asyncio.sleep(REFRESH_S)
             self.heed()
 
-    def _tell_again(self) -> None:
+    def _served_by_core(self, limits: Limits) -> None:
+        """Go on after the core has taken a configuration: only then does it know what is pinned and needed."""
         if self._cached:
             self._post(WeightsCached(self._now(), self._cached))
+        self.heed()
+        self._cache.keep_to(limits)
 
     def _note(self, fact: Event) -> None:
         """Write into the log why a fetch waits, not each time that it still does."""

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import structlog
+
 from swapd.aio.supervise import Tasks
 from swapd.aio.threads import Stop, on_own_thread
 from swapd.core.events import FetchFailed, WeightsCached, WeightsFetched, WeightsVerified, WeightsWarmed
@@ -24,8 +26,10 @@ from swapd.weights.folder import Folder
 from swapd.weights.inventory import Layout
 from swapd.weights.page_cache import Warmth
 from swapd.weights.room import Room
-from swapd.weights.settings import CacheSettings, CacheStats, CopyView, Progress, Standing, Weights
-from swapd.weights.space import Account, limit
+from swapd.weights.settings import CacheSettings, CacheStats, CopyView, Limits, Progress, Standing, Weights
+from swapd.weights.space import Account
+
+_log = structlog.get_logger(__name__)
 
 
 class WeightCache:
@@ -36,7 +40,7 @@ class WeightCache:
         self._post = post
         self._now = now
         self._tasks = Tasks()
-        self._account = account = Account()
+        self._account = account = Account(Limits(settings.max_size, settings.keep_free))
         layout = Layout(settings.path)
         self._room = room = Room(account, layout, settings, post=post, now=now, lost=self._changed, tasks=self._tasks)
         self._folder = Folder(account, layout, room, settings, changed=self._changed, tasks=self._tasks)
@@ -88,6 +92,14 @@ class WeightCache:
         """Take what the core says of each model; one that is left out is wanted by nobody now."""
         self._account.standings = dict(standings)
         self._room.changed()
+
+    def keep_to(self, limits: Limits) -> None:
+        """Take new limits, after what ``heed`` was told: what exceeds them leaves, unless it has to stay."""
+        if limits != self._account.limits:
+            self._account.limits = limits
+            self._room.changed()
+            if self._folder.is_open:
+                _ = self._tasks.start(self._trim(), name="keep to new limits")
 
     # Orders, each answered by one fact:
 
@@ -171,7 +183,7 @@ class WeightCache:
         """Return what metrics show."""
         return CacheStats(
             used=Bytes(self._account.used()),
-            limit=Bytes(limit(self._folder.disk, self._settings)),
+            limit=Bytes(self._account.limit(self._folder.disk)),
             foreign=Bytes(self._account.foreign),
             fetches_running=self._fetches.running,
             fetches_queued=self._fetches.queued,
@@ -239,6 +251,12 @@ class WeightCache:
         if cached != self._told:
             self._told = cached
             self._post(WeightsCached(self._now(), cached))
+
+    async def _trim(self) -> None:
+        try:
+            await self._room.trim()
+        except OSError as error:
+            _log.warning("cache_not_read", path=str(self._settings.path), error=str(error))
 
     async def _verify(self, model: ModelName, copy: Copy) -> None:
         stop = Stop()

@@ -6,15 +6,24 @@ from pathlib import Path
 from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of the disk the cache may take."""
+
+    #: all files below the cache's folder together; ``None``: a share of the disk
+    max_size: Bytes | None
+    #: share of the disk that is left free, 0 to below 1
+    keep_free: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
     """Where weights are kept on this node, and within which limits."""
 
     #: created if absent; its files belong to the cache alone
     path: Path
-    #: all files below ``path`` together; ``None``: a share of the disk
+    #: at the start, see ``Limits``
     max_size: Bytes | None = None
-    #: share of the disk that is left free, 0 to below 1
     keep_free: float = 0.1
     #: fetches that run at the same time; others queue
     max_parallel_fetches: int = 2

@@ -12,7 +12,7 @@ import pytest
 from swapd.core.events import FetchFailed, FetchProgressed, FetchWaits, WeightsFetched
 from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
-from swapd.weights import CacheSettings, Standing, WeightCache, Weights, copies, flight, room
+from swapd.weights import CacheSettings, Limits, Standing, WeightCache, Weights, copies, flight, room
 from swapd.weights.copies import Copy
 from swapd.weights.facts import Evicted, Fact
 from swapd.weights.partial import Partial
@@ -342,3 +342,35 @@ async def test_the_time_for_which_a_fetch_has_waited_for_room_says_nothing_of_it
             (tmp_path / "cache/by-hand.gguf").unlink()
     await cache.aclose()
     assert [fact.took for fact in facts if isinstance(fact, WeightsFetched)] == [0]
+
+
+async def test_narrower_limits_let_leave_at_once_whoever_may_and_nobody_else(tmp_path: Path) -> None:
+    async with running(tmp_path / "cache", two_models(tmp_path)) as run:
+        await run.fetch(M)
+        await run.fetch(N)
+        await run.settled()
+        run.cache.heed({M: Standing(pinned=True), N: Standing(frequency=9.0)})
+        run.cache.keep_to(Limits(Bytes(2 * MIB), 0.0))
+        assert (await run.until(Evicted)).models == (N,)
+        assert run.cached == {M: 3 * MIB}, "too much still, and it has to stay"
+
+
+async def test_wider_limits_let_a_fetch_go_on_that_waits_for_room(tmp_path: Path) -> None:
+    settings = {"max_size": 4 * MIB, "space_period": 3600 * SECOND}
+    async with running(tmp_path / "cache", two_models(tmp_path), **settings) as run:
+        await run.fetch(M)
+        run.cache.heed({M: Standing(held=True)})
+        run.cache.fetch(N)
+        await run.until(FetchWaits, N)
+        run.cache.keep_to(Limits(Bytes(6 * MIB), 0.0))
+        assert isinstance(await run.answer(N), WeightsFetched)
+
+
+async def test_limits_that_are_kept_already_cost_no_copy(tmp_path: Path) -> None:
+    async with running(tmp_path / "cache", two_models(tmp_path)) as run:
+        await run.fetch(M)
+        await run.settled()
+        run.cache.keep_to(Limits(Bytes(4 * MIB), 0.0))
+        await run.fetch(N)
+        assert (await run.until(Evicted)).models == (M,), "only when the next one needed the room"
+        assert [fact.models for fact in run.facts if isinstance(fact, Evicted)] == [(M,)]
