@@ -292,7 +292,12 @@ class WeightCache:
     async def _obstacle(self, model: ModelName, copy: Copy) -> str:
         if await self._room.used_by_somebody(copy):
             return f"a process has files of {model} open"
-        return "" if self._account.may_leave(copy) else f"{model} is in use or pinned"
+        if self._account.may_leave(copy):
+            return ""
+        holders = self._account.holders(copy)
+        if not holders or model in holders:
+            return f"{model} is in use or pinned"
+        return f"the copy of {model} is that of {holders[0]} too, which is in use or pinned"
 
     def _warmed(self, model: ModelName, warmth: Warmth) -> None:
         self._post(WeightsWarmed(self._now(), model, Bytes(warmth.read), Bytes(warmth.present), warmth.whole))

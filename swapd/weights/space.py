@@ -151,10 +151,12 @@ class Account:
         """Whether nobody said that a copy has to stay; one that cannot be used stays for nobody."""
         if copy.folder in self.borrowed:
             return False
-        if self.broken(copy):
-            return True
-        standings = [self.standings.get(model, Standing()) for model in self.models_of(copy)]
-        return not any(standing.held or standing.pinned for standing in standings)
+        return self.broken(copy) or not self.holders(copy)
+
+    def holders(self, copy: Copy) -> tuple[ModelName, ...]:
+        """Return the models for whose sake a copy has to stay, by name."""
+        standings = ((model, self.standings.get(model, Standing())) for model in self.models_of(copy))
+        return tuple(model for model, standing in standings if standing.held or standing.pinned)
 
     def candidates(self, *, without: Iterable[str] = ()) -> tuple[list[Candidate], set[Inode]]:
         """Return what may leave, partials of no fetch included, and the inodes that others keep."""

@@ -17,7 +17,7 @@ from swapd.core.events import (
     WeightsVerified,
 )
 from swapd.core.reasons import FetchFailure
-from swapd.weights import Weights
+from swapd.weights import Standing, Weights
 from swapd.weights.facts import Removed
 from swapd.weights.sources.base import RemoteFile
 from swapd.weights.sources.local import LocalSource, LocalStream
@@ -216,6 +216,22 @@ async def test_models_with_the_same_weights_share_one_fetch_and_one_copy(server:
         await run.answer(N)
         assert (run.cache.path(M), len(run.cache.copies())) == (run.cache.path(N), 1)
         assert server.sent == len(CONTENT) + 1
+
+
+async def test_a_shared_copy_stays_for_the_sake_of_any_of_its_models_and_leaves_for_all(
+    server: Server, path: Path
+) -> None:
+    async with running(path, {M: weights(server), N: weights(server)}) as run:
+        await run.fetch(M)
+        run.cache.heed({M: Standing(), N: Standing(held=True)})
+        run.cache.remove(M)
+        assert (await run.until(Removed, M)).detail == "the copy of m is that of n too, which is in use or pinned"
+        assert set(run.cached) == {M, N}
+        run.cache.heed({})
+        since = len(run.facts)
+        run.cache.remove(M)
+        assert (await run.until(Removed, M, since=since)).detail == ""
+        assert run.cached == {}
 
 
 async def test_copies_that_have_files_in_common_share_the_fetch_and_the_bytes(path: Path, tmp_path: Path) -> None:
