@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from swapd.core.events import FetchFailure, FetchStarted, FetchWaits, WeightsFetched, WeightsVerified, WeightsWarmed
+from swapd.core.events import FetchStarted, FetchWaits, WeightsFetched, WeightsVerified, WeightsWarmed
+from swapd.core.reasons import FetchFailure
 from swapd.weights import Standing, Weights, cache
 from swapd.weights.copies import MarkedFile, check_file
 from swapd.weights.facts import Evicted, Removed
