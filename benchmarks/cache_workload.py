@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.tools import table
+from swapd.core.events import WeightsFetched
 from swapd.core.ids import Instant, ModelName, seconds
 from swapd.weights import Standing, Weights
-from swapd.weights.facts import Fact, Fetched
+from swapd.weights.facts import Fact
 from tests.weights.caches import Running, noise, running
 from tests.weights.test_limits import data_bytes
 
@@ -91,7 +92,7 @@ async def play(order: str, seed: int, directory: Path) -> tuple[float, float]:
                 spent += refetch[wanted]
                 node.live = None
                 answer = await run.fetch(names[wanted])
-                assert isinstance(answer, Fetched), answer
+                assert isinstance(answer, WeightsFetched), answer
             node.live = names[wanted]
     return hits / REQUESTS, spent / REQUESTS
 

@@ -6,6 +6,7 @@ all others are served, and every fetch that the core orders tries again.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
@@ -28,19 +29,16 @@ from swapd.core.events import (
     Event,
     FetchFailed,
     FetchProgressed,
-    FetchStarted,
     FetchWaits,
     WeightsCached,
-    WeightsFetched,
     WeightsVerified,
-    WeightsWarmed,
 )
 from swapd.core.ids import Bytes, Instant, ModelName
 from swapd.core.view import WeightStanding
 from swapd.metrics.now import CacheNow
-from swapd.weights import facts
 from swapd.weights.cache import WeightCache
-from swapd.weights.settings import CacheSettings, Standing, Weights
+from swapd.weights.facts import Evicted, Fact, Removed
+from swapd.weights.settings import CacheSettings, Limits, Standing, Weights
 
 T = TypeVar("T")
 
@@ -92,8 +90,8 @@ class WeightDesk:
         self._cached: Mapping[ModelName, Bytes] = {}
         #: why fetches wait for room, as told last
         self._waits: dict[ModelName, str] = {}
-        self._looks: dict[ModelName, list[asyncio.Future[facts.Verified]]] = {}
-        self._removals: dict[ModelName, list[asyncio.Future[facts.Removed]]] = {}
+        self._looks: dict[ModelName, list[asyncio.Future[WeightsVerified]]] = {}
+        self._removals: dict[ModelName, list[asyncio.Future[Removed]]] = {}
 
     def serve(self, settings: Settings) -> None:
         """Take the models of a configuration, before the core does.
@@ -117,7 +115,8 @@ class WeightDesk:
         kept = {model: size for model, size in known.items() if before.get(model) == self._served.get(model)}
         if kept != known:
             self._post(WeightsCached(self._now(), kept))
-        asyncio.get_running_loop().call_soon(self._tell_again)
+        limits = Limits(settings.cache.max_size, settings.cache.keep_free)
+        asyncio.get_running_loop().call_soon(self._served_by_core, limits)
 
     async def start(self, tasks: Tasks) -> None:
         """Look at what is there, and keep the cache informed from now on.
@@ -181,17 +180,17 @@ class WeightDesk:
 
     # What an operator orders:
 
-    async def verify(self, model: ModelName) -> facts.Verified:
+    async def verify(self, model: ModelName) -> WeightsVerified:
         """Compare a copy with its checksums."""
-        answer: asyncio.Future[facts.Verified] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[WeightsVerified] = asyncio.get_running_loop().create_future()
         self._looks.setdefault(model, []).append(answer)
         self._cache.verify(model)
         return await answer
 
-    async def remove(self, model: ModelName) -> facts.Removed:
+    async def remove(self, model: ModelName) -> Removed:
         """Remove a copy, unless it has to stay."""
         self.heed()
-        answer: asyncio.Future[facts.Removed] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Removed] = asyncio.get_running_loop().create_future()
         self._removals.setdefault(model, []).append(answer)
         self._cache.remove(model)
         return await answer
@@ -245,49 +244,37 @@ class WeightDesk:
             await asyncio.sleep(REFRESH_S)
             self.heed()
 
-    def _tell_again(self) -> None:
+    def _served_by_core(self, limits: Limits) -> None:
+        """Go on after the core has taken a configuration: only then does it know what is pinned and needed."""
         if self._cached:
             self._post(WeightsCached(self._now(), self._cached))
+        self.heed()
+        self._cache.keep_to(limits)
 
-    def _note_wait(self, model: ModelName, detail: str) -> None:
+    def _note(self, fact: Event) -> None:
         """Write into the log why a fetch waits, not each time that it still does."""
-        if self._waits.get(model) != detail:
-            _log.warning("fetch_waits", model=model, detail=detail)
-        self._waits[model] = detail
+        if isinstance(fact, FetchWaits):
+            if self._waits.get(fact.model) != fact.detail:
+                _log.warning("fetch_waits", model=fact.model, detail=fact.detail)
+            self._waits[fact.model] = fact.detail
+        elif isinstance(fact, FetchProgressed | FetchFailed):
+            self._waits.pop(fact.model, None)
 
-    def _told(self, fact: facts.Fact) -> None:
-        # not the fact's own: the room may have told another one since
-        at = self._now()
+    def _told(self, fact: Fact) -> None:
         match fact:
-            case facts.CacheRead():
+            case WeightsCached():
                 self._cached = fact.cached
                 self._sized(fact.cached)
-                self._post(WeightsCached(self._now(), fact.cached))
-            case facts.FetchStarted():
-                self._post(FetchStarted(at, fact.model))
-            case facts.FetchWaits():
-                self._note_wait(fact.model, fact.detail)
-                self._post(FetchWaits(at, fact.model, fact.detail, fact.lacking))
-            case facts.FetchProgressed():
-                self._waits.pop(fact.model, None)
-                come = fact.progress
-                self._post(FetchProgressed(at, fact.model, come.done, come.total, come.rate))
-            case facts.Fetched():
-                self._post(WeightsFetched(at, fact.model, fact.fetched, fact.took))
-            case facts.FetchFailed():
-                self._waits.pop(fact.model, None)
-                self._post(FetchFailed(at, fact.model, fact.failure, fact.detail))
-            case facts.Warmed():
-                self._post(WeightsWarmed(at, fact.model, fact.read, fact.present, fact.whole))
-            case facts.Verified():
-                self._post(WeightsVerified(at, fact.model, fact.intact, fact.detail))
-                _answer(self._looks.pop(fact.model, []), fact)
-            case facts.Removed():
+                self._post(replace(fact, at=self._now()))  # the core may have been told of the sizes since
+            case Removed():
                 _answer(self._removals.pop(fact.model, []), fact)
-            case facts.Evicted():
+            case Evicted():
                 pass  # the core has been told that the copy is gone, and the room's figures count it
             case _:
-                assert_never(fact)
+                self._note(fact)
+                self._post(fact)
+                if isinstance(fact, WeightsVerified):
+                    _answer(self._looks.pop(fact.model, []), fact)
 
 
 def _answer(waiting: list[asyncio.Future[T]], fact: T) -> None:

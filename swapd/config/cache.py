@@ -51,10 +51,10 @@ class Cache(Section):
 
     max_size: fields.SizeOrAuto = None
     """Most that the folder may hold, files that are being fetched included. `auto` is four fifths of the
-    disk, less where `keep_free` leaves less. Copies that are needed least leave first. Restart to change it."""
+    disk, less where `keep_free` leaves less. Copies that are needed least leave first."""
 
     keep_free: fields.Share = 0.1
-    """Share of the disk that the cache leaves free, because a full disk harms everybody. Restart to change it."""
+    """Share of the disk that the cache leaves free, because a full disk harms everybody."""
 
     max_parallel_fetches: fields.Count = 2
     """Models that are fetched at the same time; others queue, and those that somebody waits for go first. Restart to

@@ -10,7 +10,7 @@ from swapd.config.schema import Settings
 #: keys that are read once, when the daemon starts
 _AT_START: Final = (
     *("http.listen", "metrics.listen", "admin.socket", "state.path", "engines.ports"),
-    *("cache.path", "cache.max_size", "cache.keep_free", "cache.max_parallel_fetches", "cache.bandwidth"),
+    *("cache.path", "cache.max_parallel_fetches", "cache.bandwidth"),
     *("devices.virtual", "devices.expected", "devices.memory", "devices.host_memory"),
 )
 

@@ -9,22 +9,27 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import structlog
+
 from swapd.aio.supervise import Tasks
 from swapd.aio.threads import Stop, on_own_thread
+from swapd.core.events import FetchFailed, WeightsCached, WeightsFetched, WeightsVerified, WeightsWarmed
 from swapd.core.ids import Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
 from swapd.weights.ahead import ReadAhead, in_memory
 from swapd.weights.bucket import Bucket
 from swapd.weights.copies import Copy, check_file, weight_files
-from swapd.weights.facts import CacheRead, Fact, Fetched, FetchFailed, Removed, Verified, Warmed
+from swapd.weights.facts import Fact, Removed
 from swapd.weights.fetches import Fetches
 from swapd.weights.flight import ContentLocks, Tools
 from swapd.weights.folder import Folder
 from swapd.weights.inventory import Layout
 from swapd.weights.page_cache import Warmth
 from swapd.weights.room import Room
-from swapd.weights.settings import CacheSettings, CacheStats, CopyView, Progress, Standing, Weights
-from swapd.weights.space import Account, limit
+from swapd.weights.settings import CacheSettings, CacheStats, CopyView, Limits, Progress, Standing, Weights
+from swapd.weights.space import Account
+
+_log = structlog.get_logger(__name__)
 
 
 class WeightCache:
@@ -35,7 +40,7 @@ class WeightCache:
         self._post = post
         self._now = now
         self._tasks = Tasks()
-        self._account = account = Account()
+        self._account = account = Account(Limits(settings.max_size, settings.keep_free))
         layout = Layout(settings.path)
         self._room = room = Room(account, layout, settings, post=post, now=now, lost=self._changed, tasks=self._tasks)
         self._folder = Folder(account, layout, room, settings, changed=self._changed, tasks=self._tasks)
@@ -88,16 +93,27 @@ class WeightCache:
         self._account.standings = dict(standings)
         self._room.changed()
 
+    def keep_to(self, limits: Limits) -> None:
+        """Take new limits, after what ``heed`` was told: what exceeds them leaves, unless it has to stay."""
+        if limits != self._account.limits:
+            self._account.limits = limits
+            self._room.changed()
+            if self._folder.is_open:
+                _ = self._tasks.start(self._trim(), name="keep to new limits")
+
     # Orders, each answered by one fact:
 
     def fetch(self, model: ModelName, *, ahead: bool = False) -> None:
-        """Bring a model's weights here; ``ahead``: nobody waits yet, others go first. Answer: Fetched, FetchFailed."""
+        """Bring a model's weights here; ``ahead``: nobody waits yet, others go first.
+
+        Answer: WeightsFetched, FetchFailed.
+        """
         weights = self._account.models.get(model)
         if weights is None:
             detail = f"{model} names no source of its weights"
-            self._later(FetchFailed(self._now(), model, FetchFailure.REFUSED, detail))
+            self._later(lambda: FetchFailed(self._now(), model, FetchFailure.REFUSED, detail))
         elif self._account.usable(weights) is not None:
-            self._later(Fetched(self._now(), model, Bytes(0), Duration(0)))
+            self._later(lambda: WeightsFetched(self._now(), model, Bytes(0), Duration(0)))
         else:
             self._fetches.order(model, weights, ahead=ahead)
 
@@ -117,7 +133,7 @@ class WeightCache:
             self._fetches.order(model, weights, ahead=False, fresh=True)
 
     def warm(self, model: ModelName) -> None:
-        """Read a model's files into the page cache, as far as memory allows. Answer: Warmed; orders meanwhile join."""
+        """Read a model's files into the page cache, as far as memory allows; orders join. Answer: WeightsWarmed."""
         self._ahead.order(model, self._files(model))
 
     def stop_warming(self, model: ModelName) -> None:
@@ -125,11 +141,11 @@ class WeightCache:
         self._ahead.stop(model)
 
     def verify(self, model: ModelName) -> None:
-        """Read a copy through and compare it with its checksums. Answer: Verified."""
+        """Read a copy through and compare it with its checksums. Answer: WeightsVerified."""
         copy = self._copy(model)
         if copy is None:
             detail = f"the copy of {model} is damaged" if self._copies(model) else f"{model} is not cached"
-            self._later(Verified(self._now(), model, intact=False, detail=detail))
+            self._later(lambda: WeightsVerified(self._now(), model, intact=False, detail=detail))
         else:
             _ = self._tasks.start(self._verify(model, copy), name="verify weights")
 
@@ -167,14 +183,13 @@ class WeightCache:
         """Return what metrics show."""
         return CacheStats(
             used=Bytes(self._account.used()),
-            limit=Bytes(limit(self._folder.disk, self._settings)),
+            limit=Bytes(self._account.limit(self._folder.disk)),
             foreign=Bytes(self._account.foreign),
             fetches_running=self._fetches.running,
             fetches_queued=self._fetches.queued,
             fetched_bytes=self._fetches.fetched_bytes,
             evicted_copies=self._room.evicted_copies,
             evicted_bytes=self._room.evicted_bytes,
-            progress=self._fetches.progress(),
         )
 
     async def in_memory(self, model: ModelName) -> Bytes:
@@ -205,9 +220,12 @@ class WeightCache:
             return lambda: [copy.path / file.name for file in copy.marker.files]
         return lambda: weight_files(local) if local is not None else []
 
-    def _later(self, fact: Fact) -> None:
-        """Post a fact once the order that caused it is over: the core may be in the middle of a decision."""
-        asyncio.get_running_loop().call_soon(self._post, fact)
+    def _later(self, fact: Callable[[], Fact]) -> None:
+        """Post a fact once the order that caused it is over: the core may be in the middle of a decision.
+
+        It is made then, because others may have been told meanwhile, and none is older than the one before.
+        """
+        asyncio.get_running_loop().call_soon(lambda: self._post(fact()))
 
     def _changed(self) -> None:
         """Note that the account has changed, and tell it; not for orders."""
@@ -232,7 +250,13 @@ class WeightCache:
                 cached[model] = copy.size
         if cached != self._told:
             self._told = cached
-            self._post(CacheRead(self._now(), cached))
+            self._post(WeightsCached(self._now(), cached))
+
+    async def _trim(self) -> None:
+        try:
+            await self._room.trim()
+        except OSError as error:
+            _log.warning("cache_not_read", path=str(self._settings.path), error=str(error))
 
     async def _verify(self, model: ModelName, copy: Copy) -> None:
         stop = Stop()
@@ -253,7 +277,7 @@ class WeightCache:
         if detail and self._account.copies.get(copy.folder) == copy:
             self._folder.condemn(copy, detail)
             self._changed()
-        self._post(Verified(self._now(), model, intact=not detail, detail=detail))
+        self._post(WeightsVerified(self._now(), model, intact=not detail, detail=detail))
 
     async def _remove(self, model: ModelName) -> None:
         copies = self._copies(model)
@@ -268,7 +292,12 @@ class WeightCache:
     async def _obstacle(self, model: ModelName, copy: Copy) -> str:
         if await self._room.used_by_somebody(copy):
             return f"a process has files of {model} open"
-        return "" if self._account.may_leave(copy) else f"{model} is in use or pinned"
+        if self._account.may_leave(copy):
+            return ""
+        holders = self._account.holders(copy)
+        if not holders or model in holders:
+            return f"{model} is in use or pinned"
+        return f"the copy of {model} is that of {holders[0]} too, which is in use or pinned"
 
     def _warmed(self, model: ModelName, warmth: Warmth) -> None:
-        self._post(Warmed(self._now(), model, Bytes(warmth.read), Bytes(warmth.present), warmth.whole))
+        self._post(WeightsWarmed(self._now(), model, Bytes(warmth.read), Bytes(warmth.present), warmth.whole))

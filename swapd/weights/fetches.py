@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import structlog
 
 from swapd.aio.supervise import Tasks
+from swapd.core.events import FetchFailed, FetchProgressed, FetchStarted, FetchWaits, WeightsFetched
 from swapd.core.ids import SECOND, Bytes, Duration, ModelName
 from swapd.core.reasons import FetchFailure
-from swapd.weights.facts import Fact, Fetched, FetchFailed, FetchProgressed, FetchStarted, FetchWaits
+from swapd.weights.facts import Fact
 from swapd.weights.flight import Flight, Tools
 from swapd.weights.inventory import wanted
 from swapd.weights.room import TooLargeError
@@ -48,9 +49,9 @@ class Fetches:
     """All fetches of the node; on the event loop."""
 
     def __init__(
-        self, tools: Tools, *, post: Callable[[Fact], None], later: Callable[[Fact], None], tasks: Tasks
+        self, tools: Tools, *, post: Callable[[Fact], None], later: Callable[[Callable[[], Fact]], None], tasks: Tasks
     ) -> None:
-        """``later`` posts a fact when the order that caused it is over."""
+        """``later`` makes and posts a fact when the order that caused it is over."""
         self._tools = tools
         self._post = post
         self._later = later
@@ -89,7 +90,7 @@ class Fetches:
             flight = Flight(weights, self._tools, ahead, waits=waits, turn=turn, fresh=fresh)
             entry = self._entries[name] = _Entry(flight)
         elif entry.task is not None and model not in entry.flight.models:
-            self._later(FetchStarted(self._tools.now(), model))
+            self._later(lambda: FetchStarted(self._tools.now(), model))
         if model not in entry.flight.models:
             entry.flight.models.append(model)
         entry.flight.ahead = entry.flight.ahead and ahead
@@ -97,11 +98,11 @@ class Fetches:
 
     def cancel(self, model: ModelName) -> None:
         """End the wish of a model; a fetch that nobody wants any more ends, and leaves what has come."""
+        detail = f"the fetch for {model} was cancelled"
         for name, entry in tuple(self._entries.items()):
             if model in entry.flight.models:
                 entry.flight.models.remove(model)
-                detail = f"the fetch for {model} was cancelled"
-                self._later(FetchFailed(self._tools.now(), model, FetchFailure.CANCELLED, detail))
+                self._later(lambda: FetchFailed(self._tools.now(), model, FetchFailure.CANCELLED, detail))
                 if not entry.flight.models:
                     del self._entries[name]  # whoever orders it again must not join one that ends
                     if entry.task is not None:
@@ -135,9 +136,9 @@ class Fetches:
                 entry.task = self._tasks.start(self._fly(name, entry), name="fetch weights")
 
     async def _fly(self, name: str, entry: _Entry) -> None:
-        flight, began = entry.flight, self._tools.now()
+        flight = entry.flight
         for model in tuple(flight.models):
-            self._post(FetchStarted(began, model))
+            self._post(FetchStarted(self._tools.now(), model))
         ticker = self._tasks.start(self._tick(entry), name="progress of a fetch")
         try:
             answer = await self._answer(flight)
@@ -172,7 +173,7 @@ class Fetches:
             took = Duration(self._tools.now() - began - flight.waited)
             _ = self._tasks.start(self._tools.room.clear(wanted(flight.weights)), name="remove damaged copies")
             _log.debug("weights_fetched", models=flight.models, bytes=flight.came, seconds=took / SECOND)
-            return lambda model: Fetched(self._tools.now(), model, Bytes(flight.came), took)
+            return lambda model: WeightsFetched(self._tools.now(), model, Bytes(flight.came), took)
         _log.debug("weights_not_fetched", models=flight.models, source=source, failure=failure, detail=detail)
         return lambda model: FetchFailed(self._tools.now(), model, failure, f"the weights of {model}: {detail}")
 
@@ -185,7 +186,8 @@ class Fetches:
             if progress.done != known and not entry.waits:
                 known = progress.done
                 for model in tuple(entry.flight.models):
-                    self._post(FetchProgressed(self._tools.now(), model, progress))
+                    come = FetchProgressed(self._tools.now(), model, progress.done, progress.total, progress.rate)
+                    self._post(come)
 
     def _waits(self, entry: _Entry | None, detail: str, lacking: int) -> None:
         if entry is None:

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 from swapd.aio.backoff import Backoff
 from swapd.aio.threads import Stop, on_own_thread
-from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName, seconds
+from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
 from swapd.weights.bucket import Bucket
 from swapd.weights.copies import Copy, Marker, Piece, assemble
 from swapd.weights.inventory import Layout, wanted
@@ -153,8 +153,7 @@ class Flight:
         rate = (came - before) * SECOND / (now - begun) if now > begun else 0.0
         # what an earlier try left counts from the beginning: it is being read through
         done = min(self.total, self._lent + max(self._present, self._written()))
-        eta = seconds((self.total - done) / rate) if rate > 0 else None
-        return Progress(Bytes(done), Bytes(self.total), rate, eta)
+        return Progress(Bytes(done), Bytes(self.total), rate)
 
     async def _list(self, source: Source) -> Listing:
         """Ask the source what it has of what is wanted, with as many tries as configured."""

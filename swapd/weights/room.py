@@ -22,7 +22,7 @@ from swapd.weights.facts import Evicted, Fact
 from swapd.weights.inventory import Layout
 from swapd.weights.open_files import in_use
 from swapd.weights.settings import CacheSettings
-from swapd.weights.space import Account, Booking, Disk, Leaving, Shortage, limit, read_disk
+from swapd.weights.space import Account, Booking, Disk, Leaving, Shortage, read_disk
 
 _log = structlog.get_logger(__name__)
 
@@ -79,12 +79,12 @@ class Room:
         while True:
             self._changed.clear()
             disk = await self.disk()
-            shortage = self._account.shortage(booking.size, disk, self._settings)
+            shortage = self._account.shortage(booking.size, disk)
             if shortage.worst <= 0:
                 self._account.bookings.append(booking)
                 waits("")
                 return
-            most = min(limit(disk, self._settings), disk.total - round(disk.total * self._settings.keep_free))
+            most = self._account.most(disk)
             if booking.size > most:
                 raise TooLargeError(
                     f"it takes {_shown(booking.size)} on the disk, and the cache never has more than {_shown(most)}"
@@ -100,7 +100,7 @@ class Room:
             self._changed.clear()
             disk = await self.disk()
             # the disk has just said that it is full, whatever it says of its free bytes
-            shortage = self._account.shortage(0, disk, self._settings)
+            shortage = self._account.shortage(0, disk)
             if shortage.worst <= 0:
                 waits("the disk says that it is full, although more should be free")
                 await self._wait()
@@ -110,6 +110,11 @@ class Room:
             if lacking:
                 waits(self._why(shortage, disk), lacking)
                 await self._wait()
+
+    async def trim(self) -> None:
+        """Keep to limits that have become narrower, as far as copies may leave. Raises ``OSError``."""
+        disk = await self.disk()
+        await self._make_room(self._account.shortage(0, disk).worst, partly=True)
 
     async def remove(self, copy: Copy) -> int:
         """Remove a copy; return the bytes that the disk got back. The account has lost it before the first await."""
@@ -168,15 +173,19 @@ class Room:
         except TimeoutError:
             return
 
-    async def _make_room(self, shortage: int) -> int:
-        """Let leave who may, at the least cost; return by how much all of them would be too few: then nobody left."""
+    async def _make_room(self, shortage: int, *, partly: bool = False) -> int:
+        """Let leave who may, at the least cost; return by how much all of them would be too few.
+
+        Then nobody left, or all of them if ``partly``.
+        """
         async with self._evicting:
             busy: set[str] = set()
             while True:
                 able, kept = self._account.candidates(without=busy)
-                victims = choose(able, shortage, kept=kept)
+                most = freed(able, kept=kept)
+                victims = choose(able, min(shortage, most) if partly else shortage, kept=kept)
                 if not victims:
-                    return shortage - freed(able, kept=kept)
+                    return shortage - most
                 found = await self._open(victims)
                 busy |= found
                 if not found and self._still(victims):
@@ -253,7 +262,7 @@ class Room:
         self._lost()
 
     def _why(self, shortage: Shortage, disk: Disk) -> str:
-        most = f"limit of {_shown(limit(disk, self._settings))}"
+        most = f"limit of {_shown(self._account.limit(disk))}"
         bound = most if shortage.by_limit >= shortage.by_disk else "part of the disk to keep free"
         lacking = _shown(shortage.worst)
         return f"the {bound} leaves {lacking} too little; all that is there is pinned, in use or not the cache's"

@@ -1,10 +1,19 @@
 """Names what the room is told at its start and what it shows of the cache."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of the disk the cache may take."""
+
+    #: all files below the cache's folder together; ``None``: a share of the disk
+    max_size: Bytes | None
+    #: share of the disk that is left free, 0 to below 1
+    keep_free: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,9 +22,8 @@ class CacheSettings:
 
     #: created if absent; its files belong to the cache alone
     path: Path
-    #: all files below ``path`` together; ``None``: a share of the disk
+    #: at the start, see ``Limits``
     max_size: Bytes | None = None
-    #: share of the disk that is left free, 0 to below 1
     keep_free: float = 0.1
     #: fetches that run at the same time; others queue
     max_parallel_fetches: int = 2
@@ -76,8 +84,6 @@ class Progress:
     total: Bytes
     #: bytes a second, of late
     rate: float
-    #: until the end at this rate; ``None``: nobody can tell
-    eta: Duration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +117,3 @@ class CacheStats:
     fetched_bytes: int
     evicted_copies: int
     evicted_bytes: int
-    #: of the fetches that run now
-    progress: Mapping[ModelName, Progress]

@@ -17,7 +17,7 @@ from swapd.core.ids import SECOND, ModelName
 from swapd.weights.copies import Copy, Inode
 from swapd.weights.eviction import Candidate
 from swapd.weights.inventory import wanted
-from swapd.weights.settings import CacheSettings, Standing, Weights
+from swapd.weights.settings import Limits, Standing, Weights
 
 _AUTO_SHARE: Final = 0.8
 """Of the disk, when no size is configured."""
@@ -78,6 +78,7 @@ class Leaving:
 class Account:
     """What is on the disk, and what is known of the models; on the event loop."""
 
+    limits: Limits
     copies: dict[str, Copy] = field(default_factory=dict)
     partials: dict[str, int] = field(default_factory=dict)
     foreign: int = 0
@@ -101,11 +102,22 @@ class Account:
         promised = sum(booking.size for booking in self.bookings)
         return sum(blobs.values()) + idle + promised + sum(leaving.size for leaving in self.leaving) + self.foreign
 
-    def shortage(self, needed: int, disk: Disk, settings: CacheSettings) -> Shortage:
+    def limit(self, disk: Disk) -> int:
+        """Return how much the cache may take of this disk."""
+        return self.limits.max_size if self.limits.max_size is not None else int(disk.total * _AUTO_SHARE)
+
+    def most(self, disk: Disk) -> int:
+        """Return how much it may take of a disk that nobody else uses."""
+        return min(self.limit(disk), disk.total - self._kept_free(disk))
+
+    def _kept_free(self, disk: Disk) -> int:
+        return round(disk.total * self.limits.keep_free)
+
+    def shortage(self, needed: int, disk: Disk) -> Shortage:
         """Return by how much ``needed`` bytes more would exceed the limits."""
         to_come = sum(max(0, booking.size - booking.written()) for booking in self.bookings)
-        by_limit = self.used() + needed - limit(disk, settings)
-        by_disk = to_come + needed - (disk.free - round(disk.total * settings.keep_free))
+        by_limit = self.used() + needed - self.limit(disk)
+        by_disk = to_come + needed - (disk.free - self._kept_free(disk))
         return Shortage(by_limit, by_disk)
 
     def borrow(self, folder: str) -> None:
@@ -139,10 +151,12 @@ class Account:
         """Whether nobody said that a copy has to stay; one that cannot be used stays for nobody."""
         if copy.folder in self.borrowed:
             return False
-        if self.broken(copy):
-            return True
-        standings = [self.standings.get(model, Standing()) for model in self.models_of(copy)]
-        return not any(standing.held or standing.pinned for standing in standings)
+        return self.broken(copy) or not self.holders(copy)
+
+    def holders(self, copy: Copy) -> tuple[ModelName, ...]:
+        """Return the models for whose sake a copy has to stay, by name."""
+        standings = ((model, self.standings.get(model, Standing())) for model in self.models_of(copy))
+        return tuple(model for model, standing in standings if standing.held or standing.pinned)
 
     def candidates(self, *, without: Iterable[str] = ()) -> tuple[list[Candidate], set[Inode]]:
         """Return what may leave, partials of no fetch included, and the inodes that others keep."""
@@ -174,8 +188,3 @@ class Account:
         marker = copy.marker
         rate = marker.fetched * SECOND / marker.took_ns if marker.took_ns and marker.fetched else 0.0
         return copy.size / (rate or _GUESSED_BYTES_PER_SECOND)
-
-
-def limit(disk: Disk, settings: CacheSettings) -> int:
-    """Return how much the cache may take of this disk."""
-    return settings.max_size if settings.max_size is not None else int(disk.total * _AUTO_SHARE)

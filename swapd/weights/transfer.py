@@ -27,8 +27,8 @@ _LEAST_STRETCH: Final = 16 * MIB
 _MOST_STRETCH: Final = 256 * MIB
 _STRETCHES: Final = 32
 """A file is cut into about as many, within the limits."""
-_READ: Final = 256 * 1024
-"""As much as stays in a core's own cache between the socket and the disk."""
+_READ: Final = MIB
+"""As much as a block at least has: it is written at once, with one checksum and one line in the journal."""
 _BEGIN: Final = 8 * MIB
 """So often is the disk told to begin with what has come."""
 _LOOK_S: Final = 0.5

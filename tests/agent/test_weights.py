@@ -32,7 +32,6 @@ from swapd.core.events import (
 from swapd.core.ids import Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
 from swapd.core.view import WeightStanding
-from swapd.weights import facts
 
 A, B = ModelName("a"), ModelName("b")
 DEADLINE_S = 60.0
@@ -65,11 +64,11 @@ class Desk:
         self.sizes.append(dict(sizes))
         self.on_sized()
 
-    def settings(self, models: dict[str, Any]) -> Settings:
+    def settings(self, models: dict[str, Any], **cache: Any) -> Settings:
         plain = {"command": ["./serve", "{port}"], "memory": "1GiB"}
         return Settings.model_validate(
             {
-                "cache": {"path": str(self.folder / "cache")},
+                "cache": {"path": str(self.folder / "cache"), **cache},
                 "models": {name: {**plain, "weights": weights} for name, weights in models.items()},
             }
         )
@@ -186,9 +185,28 @@ async def test_what_a_fetch_lacks_on_the_disk_is_told_every_time_and_logged_once
     desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for lacking in (7, 7):
-        desk.desk._told(facts.FetchWaits(Instant(0), A, "the disk is full", Bytes(lacking)))
+        desk.desk._told(FetchWaits(Instant(0), A, "the disk is full", Bytes(lacking)))
     assert [event.lacking for event in desk.told if isinstance(event, FetchWaits)] == [7, 7]
     assert capsys.readouterr().out.count("the disk is full") == 1
+
+
+async def test_a_smaller_cache_is_kept_to_when_the_core_has_taken_the_configuration_with_it(desk: Desk) -> None:
+    models = {"a": desk.source("a.gguf", b"a" * 5000), "b": desk.source("b.gguf", b"b" * 5000)}
+    desk.desk.serve(desk.settings(models))
+    await desk.desk.start(desk.tasks)
+    await desk.fetched(A)
+    await desk.fetched(B)
+    before = len(desk.told)
+    desk.desk.serve(desk.settings(models, max_size=7000))
+    # the core's part of the reload: the first one is pinned from now on
+    desk.standings = {
+        name: WeightStanding(held=False, pinned=name == A, frequency=1.0, refetch=Duration(1), last_used=None)
+        for name in (A, B)
+    }
+    async with asyncio.timeout(DEADLINE_S):
+        while (await desk.next(WeightsCached, after=before)).cached != {A: 5000}:
+            before += 1
+    assert desk.desk.path(A) is not None
 
 
 async def test_a_fetch_can_be_given_up(desk: Desk) -> None:

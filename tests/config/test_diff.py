@@ -40,6 +40,7 @@ def test_keys_that_are_read_once_wait_for_a_restart(understood: Understood) -> N
         engines: {ports: 21000-22000, on_exit: keep}
         devices: {virtual: {count: 5, memory: 8GiB}}
         scheduling: {protect: 1s}
+        cache: {path: b, max_size: 1TiB, keep_free: 20%}
         """).settings
     found = difference(old, new)
     assert found.restart_needed == (
@@ -47,10 +48,13 @@ def test_keys_that_are_read_once_wait_for_a_restart(understood: Understood) -> N
         "metrics.listen",
         "admin.socket",
         "state.path",
+        "cache.path",
         "engines.ports",
         "devices.virtual.count",
     )
-    assert set(found.settings) - set(found.restart_needed) == {"http.max_body", "engines.on_exit", "scheduling.protect"}
+    assert set(found.settings) - set(found.restart_needed) == {
+        *("http.max_body", "engines.on_exit", "scheduling.protect", "cache.max_size", "cache.keep_free"),
+    }
 
 
 def test_of_the_devices_only_the_rules_take_effect_without_a_restart(understood: Understood) -> None:

@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from swapd.core.events import FetchFailed, WeightsCached, WeightsFetched
 from swapd.core.ids import Instant, ModelName, seconds
 from swapd.weights import CacheSettings, WeightCache, Weights
-from swapd.weights.facts import CacheRead, Fact, Fetched, FetchFailed
+from swapd.weights.facts import Fact
 
 DEADLINE_S = 60.0
 MIB = 2**20
@@ -57,14 +58,14 @@ class Running:
                 self._told.clear()
                 await self._told.wait()
 
-    async def fetch(self, model: ModelName = M, **how: Any) -> Fetched | FetchFailed:
+    async def fetch(self, model: ModelName = M, **how: Any) -> WeightsFetched | FetchFailed:
         """Order a fetch and return its answer."""
         since = len(self.facts)
         self.cache.fetch(model, **how)
         return await self.answer(model, since=since)
 
-    async def answer(self, model: ModelName = M, *, since: int = 0) -> Fetched | FetchFailed:
-        return await self.until(Fetched | FetchFailed, model, since=since)  # type: ignore[arg-type]
+    async def answer(self, model: ModelName = M, *, since: int = 0) -> WeightsFetched | FetchFailed:
+        return await self.until(WeightsFetched | FetchFailed, model, since=since)  # type: ignore[arg-type]
 
     async def settled(self) -> None:
         """Wait until nothing is left beside the copies."""
@@ -76,7 +77,7 @@ class Running:
     @property
     def cached(self) -> dict[ModelName, int]:
         """Return what was told last to be cached."""
-        return dict(next(fact.cached for fact in reversed(self.facts) if isinstance(fact, CacheRead)))
+        return dict(next(fact.cached for fact in reversed(self.facts) if isinstance(fact, WeightsCached)))
 
     async def until_cached(self, expected: dict[ModelName, int]) -> None:
         """Wait until this is told to be cached."""

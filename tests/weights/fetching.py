@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from swapd.core.events import FetchProgressed, FetchWaits, WeightsFetched, WeightsVerified
 from swapd.weights import Standing, Weights
-from swapd.weights.facts import Fetched, FetchProgressed, FetchWaits, Removed, Verified
+from swapd.weights.facts import Removed
 from tests.weights.caches import MIB, M, N, running
 
 LIMIT = 3 * MIB
@@ -50,7 +51,7 @@ async def fetch(path: Path, url: str) -> bool:
         answer = await run.fetch()
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
-        return isinstance(answer, Fetched)
+        return isinstance(answer, WeightsFetched)
 
 
 async def evict(path: Path, url: str) -> bool:
@@ -82,13 +83,13 @@ async def verify(path: Path, url: str) -> bool:
     async with running(path, {M: Weights(f"{url}/m")}) as run:
         if run.cached:
             run.cache.verify(M)
-            if (await run.until(Verified)).intact:
+            if (await run.until(WeightsVerified)).intact:
                 return True
         since = len(run.facts)
         run.cache.refetch(M)
         answer = await run.answer(since=since)
         await run.settled()
-        return isinstance(answer, Fetched) and len(run.cached) == 1
+        return isinstance(answer, WeightsFetched) and len(run.cached) == 1
 
 
 async def wait(path: Path, url: str, *, fill: str = "", remove: str = "") -> bool:
@@ -98,7 +99,7 @@ async def wait(path: Path, url: str, *, fill: str = "", remove: str = "") -> boo
         run.cache.serve({M: Weights(url)})
         run.cache.fetch(M)
         if fill:
-            while not (await run.until(FetchProgressed, since=len(run.facts))).progress.done:
+            while not (await run.until(FetchProgressed, since=len(run.facts))).done:
                 pass
             await asyncio.to_thread(subprocess.run, fill, shell=True, check=False, stderr=subprocess.DEVNULL)
         if remove:

@@ -1,8 +1,8 @@
 """What the server of ``conftest.py`` has, and what becomes of it."""
 
+from swapd.core.events import FetchFailed, WeightsFetched
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights
-from swapd.weights.facts import Fetched, FetchFailed
 from tests.weights.caches import MIB, M, N, Running, noise
 from tests.weights.servers import Server
 
@@ -13,7 +13,7 @@ def weights(server: Server, name: str = "m.gguf", **how: str) -> Weights:
     return Weights(f"{server.url}/{name}", **how)
 
 
-def failure(answer: Fetched | FetchFailed) -> tuple[FetchFailure, str]:
+def failure(answer: WeightsFetched | FetchFailed) -> tuple[FetchFailure, str]:
     assert isinstance(answer, FetchFailed), answer
     return answer.failure, answer.detail
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from swapd.weights import Weights
-from swapd.weights.facts import (
-    CacheRead,
-    Fetched,
+from swapd.core.events import (
     FetchFailed,
-    FetchFailure,
     FetchProgressed,
     FetchStarted,
-    Removed,
-    Verified,
+    WeightsCached,
+    WeightsFetched,
+    WeightsVerified,
 )
+from swapd.core.reasons import FetchFailure
+from swapd.weights import Standing, Weights
+from swapd.weights.facts import Removed
 from swapd.weights.sources.base import RemoteFile
 from swapd.weights.sources.local import LocalSource, LocalStream
 from tests.weights.caches import MIB, M, N, noise, running
@@ -31,13 +31,13 @@ async def test_a_fetched_model_is_whole_told_as_cached_before_the_answer_and_ser
 ) -> None:
     async with running(path, {M: weights(server)}) as run:
         answer = await run.fetch()
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         assert (answer.fetched, content_of(run)) == (len(CONTENT), CONTENT)
         assert [type(fact) for fact in run.facts if not isinstance(fact, FetchProgressed)] == [
-            CacheRead,
+            WeightsCached,
             FetchStarted,
-            CacheRead,
-            Fetched,
+            WeightsCached,
+            WeightsFetched,
         ]
         assert run.cached == {M: len(CONTENT)}
         assert run.cache.stats().used == len(CONTENT)
@@ -62,7 +62,7 @@ async def test_what_is_cached_is_known_after_a_restart_and_the_source_is_not_ask
     async with running(path, models) as second:
         assert second.cached == {M: len(CONTENT)}
         answer = await second.fetch()
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         assert (answer.fetched, len(server.asked)) == (0, asked)
 
 
@@ -83,7 +83,7 @@ async def test_a_file_of_full_size_without_a_marker_is_not_cached(server: Server
 async def test_connections_that_are_cut_are_made_again_where_they_were(server: Server, path: Path) -> None:
     server.cut_after = [MIB + 100_000, 0, 2 * MIB]
     async with running(path, {M: weights(server)}) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert content_of(run) == CONTENT
     assert server.cut_after == []
     assert len({told for _, told in server.asked}) >= 3, "later requests asked for the rest only"
@@ -93,7 +93,7 @@ async def test_connections_that_are_cut_are_made_again_where_they_were(server: S
 async def test_a_source_that_is_busy_is_asked_again(server: Server, path: Path) -> None:
     server.refusals = [503, 429, 503]
     async with running(path, {M: weights(server)}) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
 
 
 async def test_a_source_that_is_down_fails_the_fetch_after_some_tries_and_the_next_fetch_goes_on(
@@ -106,7 +106,7 @@ async def test_a_source_that_is_down_fails_the_fetch_after_some_tries_and_the_ne
         assert "m.gguf" in detail
         server.cut_after, sent = [], server.sent
         answer = await run.fetch()
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         assert content_of(run) == CONTENT
         assert answer.fetched == server.sent - sent - 1 <= len(CONTENT) - 2 * MIB
 
@@ -137,7 +137,7 @@ async def test_no_credentials_of_a_url_come_to_light(server: Server, path: Path)
     async with running(path, {M: Weights(url)}) as run:
         server.refusals = [403]
         assert "secret" not in failure(await run.fetch())[1]
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         copy = run.cache.copies()[0]
         assert (copy.source, (copy.path / ".swapd.json").read_text().count("secret")) == (f"{server.url}/m.gguf", 0)
         assert "hidden" not in (copy.path / ".swapd.json").read_text()
@@ -157,7 +157,7 @@ async def test_a_source_that_changes_during_a_fetch_is_listed_again_and_nothing_
     server.on_sent = change
     server.cut_after = [3 * MIB]
     async with running(path, {M: weights(server)}, connections=1) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert content_of(run) == newer
 
 
@@ -167,7 +167,7 @@ async def test_a_source_without_ranges_or_versions_is_fetched_in_one_go_and_anew
     server.blobs["/m.gguf"] = Blob(CONTENT, etag="none", ranges=False)
     server.cut_after = [0, 3 * MIB]  # the first is the question for its size, which is broken off by us
     async with running(path, {M: weights(server)}) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert content_of(run) == CONTENT
     assert server.sent > len(CONTENT) + 2 * MIB
 
@@ -183,7 +183,7 @@ async def test_a_source_that_does_not_say_how_large_the_file_is_is_refused(serve
 async def test_an_empty_file_can_be_fetched(server: Server, path: Path) -> None:
     server.blobs["/m.gguf"] = Blob(b"")
     async with running(path, {M: weights(server)}) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert content_of(run) == b""
 
 
@@ -191,7 +191,7 @@ async def test_the_configured_checksum_is_held_to(server: Server, path: Path) ->
     right, wrong = hashlib.sha256(CONTENT).hexdigest(), "0" * 64
     models = {M: weights(server, sha256=right.upper()), N: weights(server, sha256=wrong)}
     async with running(path, models) as run:
-        assert isinstance(await run.fetch(M), Fetched)
+        assert isinstance(await run.fetch(M), WeightsFetched)
         sent = server.sent
         kind, detail = failure(await run.fetch(N))
         assert kind == FetchFailure.CORRUPT
@@ -218,6 +218,22 @@ async def test_models_with_the_same_weights_share_one_fetch_and_one_copy(server:
         assert server.sent == len(CONTENT) + 1
 
 
+async def test_a_shared_copy_stays_for_the_sake_of_any_of_its_models_and_leaves_for_all(
+    server: Server, path: Path
+) -> None:
+    async with running(path, {M: weights(server), N: weights(server)}) as run:
+        await run.fetch(M)
+        run.cache.heed({M: Standing(), N: Standing(held=True)})
+        run.cache.remove(M)
+        assert (await run.until(Removed, M)).detail == "the copy of m is that of n too, which is in use or pinned"
+        assert set(run.cached) == {M, N}
+        run.cache.heed({})
+        since = len(run.facts)
+        run.cache.remove(M)
+        assert (await run.until(Removed, M, since=since)).detail == ""
+        assert run.cached == {}
+
+
 async def test_copies_that_have_files_in_common_share_the_fetch_and_the_bytes(path: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
@@ -229,12 +245,12 @@ async def test_copies_that_have_files_in_common_share_the_fetch_and_the_bytes(pa
         run.cache.fetch(M)
         run.cache.fetch(N)
         answers = [await run.answer(M), await run.answer(N)]
-        assert sum(answer.fetched for answer in answers if isinstance(answer, Fetched)) == 5 * MIB
+        assert sum(answer.fetched for answer in answers if isinstance(answer, WeightsFetched)) == 5 * MIB
         assert run.cache.stats().used == 5 * MIB
         run.cache.remove(M)
         assert (await run.until(Removed)).freed == MIB, "what the other has as well stays"
         run.cache.verify(N)
-        assert (await run.until(Verified)).intact
+        assert (await run.until(WeightsVerified)).intact
 
 
 async def test_fetches_that_somebody_waits_for_go_before_those_made_ahead(server: Server, path: Path) -> None:
@@ -265,7 +281,7 @@ async def test_a_cancelled_fetch_is_answered_and_ordering_it_again_goes_on_where
         assert failure(await run.answer())[0] == FetchFailure.CANCELLED
         server.rate = None
         answer = await run.fetch()
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         assert (content_of(run), answer.fetched <= len(CONTENT) - 2 * MIB) == (CONTENT, True)
 
 
@@ -283,7 +299,7 @@ async def test_a_fetch_goes_on_for_the_model_that_still_wants_it(server: Server,
         run.cache.cancel_fetch(M)
         assert isinstance(await run.answer(M), FetchFailed)
         server.gate.set()
-        assert isinstance(await run.answer(N), Fetched)
+        assert isinstance(await run.answer(N), WeightsFetched)
 
 
 async def test_the_progress_of_a_fetch_is_told(server: Server, path: Path) -> None:
@@ -292,12 +308,12 @@ async def test_the_progress_of_a_fetch_is_told(server: Server, path: Path) -> No
     async with running(path, {M: weights(server)}, connections=1, **period) as run:
         run.cache.fetch(M)
         await run.answer()
-        told = [fact.progress for fact in run.facts if isinstance(fact, FetchProgressed)]
+        told = [fact for fact in run.facts if isinstance(fact, FetchProgressed)]
         assert [step.done for step in told] == sorted({step.done for step in told})
         assert {step.total for step in told} <= {0, len(CONTENT)}
         come = [step for step in told if step.done]
         assert come
-        assert all(step.rate > 0 and step.eta is not None for step in come)
+        assert all(step.rate > 0 for step in come)
         assert run.cache.progress(M) is None
 
 
@@ -332,4 +348,4 @@ async def test_what_other_copies_have_counts_as_progress_from_the_beginning(
                 await asyncio.sleep(0.01)
         assert told.done >= 2 * MIB, "a is here"
         go.set()
-        assert isinstance(await run.answer(N), Fetched)
+        assert isinstance(await run.answer(N), WeightsFetched)

@@ -9,18 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from swapd.core.events import FetchStarted, FetchWaits, WeightsFetched, WeightsVerified, WeightsWarmed
+from swapd.core.reasons import FetchFailure
 from swapd.weights import Standing, Weights, cache
 from swapd.weights.copies import MarkedFile, check_file
-from swapd.weights.facts import (
-    Evicted,
-    Fetched,
-    FetchFailure,
-    FetchStarted,
-    FetchWaits,
-    Removed,
-    Verified,
-    Warmed,
-)
+from swapd.weights.facts import Evicted, Removed
 from swapd.weights.sources.base import Checksum
 from tests.weights.caches import MIB, M, N, Running, noise, running
 from tests.weights.remote import CONTENT, content_of, failure, weights
@@ -39,7 +32,7 @@ async def test_a_missing_file_is_fetched_and_the_others_are_not(path: Path, tmp_
         (copy / "deep/er/b.bin").unlink()
         await run.until_cached({})
         answer = await run.fetch()
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         assert answer.fetched == MIB
         fresh = run.cache.path(M)
         assert fresh is not None
@@ -54,14 +47,14 @@ async def test_damage_is_found_and_the_copy_is_not_used_any_more_not_even_after_
         await run.fetch()
         damage(run)
         run.cache.verify(M)
-        told = await run.until(Verified)
+        told = await run.until(WeightsVerified)
         assert not told.intact
         assert "m.gguf is damaged between the bytes 3145728 and 4194304" in told.detail
         assert run.cached == {}
         assert run.cache.copies()[0].damaged
     async with running(path, models) as again:
         assert again.cached == {}
-        assert isinstance(await again.fetch(), Fetched)
+        assert isinstance(await again.fetch(), WeightsFetched)
         assert content_of(again) == CONTENT
 
 
@@ -84,7 +77,7 @@ async def test_a_copy_that_an_engine_could_not_load_is_fetched_anew_in_full(serv
         since = len(run.facts)
         run.cache.refetch(M)
         answer = await run.answer(since=since)
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         assert (answer.fetched, content_of(run)) == (len(CONTENT), CONTENT)
 
 
@@ -110,7 +103,7 @@ async def test_a_fetch_waits_with_a_reason_while_all_is_held_and_goes_on_when_so
         )
         assert run.cached == {N: 2 * MIB}
         run.cache.heed({M: Standing(held=True)})
-        assert isinstance(await run.answer(M), Fetched)
+        assert isinstance(await run.answer(M), WeightsFetched)
         evicted = await run.until(Evicted)
         assert (evicted.models, evicted.freed) == ((N,), 2 * MIB)
         assert run.cached == {M: len(CONTENT)}
@@ -132,7 +125,7 @@ async def test_a_copy_whose_files_a_process_has_open_does_not_leave(server: Serv
         finally:
             engine.kill()
             await engine.wait()
-        assert isinstance(await run.answer(M), Fetched)
+        assert isinstance(await run.answer(M), WeightsFetched)
 
 
 async def test_a_pinned_copy_is_not_removed_by_order_either(server: Server, path: Path) -> None:
@@ -168,7 +161,7 @@ async def test_a_model_that_gets_another_source_ends_its_fetch_from_the_former_o
         server.gate.set()
         since = len(run.facts)
         run.cache.fetch(M)
-        assert isinstance(await run.answer(since=since), Fetched)
+        assert isinstance(await run.answer(since=since), WeightsFetched)
         assert content_of(run) == noise(2 * MIB, 2)
 
 
@@ -181,7 +174,7 @@ async def test_warming_brings_a_copy_back_into_memory(server: Server, path: Path
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         before = await run.cache.in_memory(M)
         run.cache.warm(M)
-        warmed = await run.until(Warmed)
+        warmed = await run.until(WeightsWarmed)
         assert warmed.whole
         assert warmed.read + warmed.present == len(CONTENT)
         assert await run.cache.in_memory(M) == len(CONTENT) >= before
@@ -192,8 +185,8 @@ async def test_what_is_not_cached_is_neither_warmed_nor_verified_nor_removed(ser
         run.cache.warm(M)
         run.cache.verify(M)
         run.cache.remove(M)
-        assert (await run.until(Warmed)).whole is False
-        assert (await run.until(Verified)).detail == "m is not cached"
+        assert (await run.until(WeightsWarmed)).whole is False
+        assert (await run.until(WeightsVerified)).detail == "m is not cached"
         assert (await run.until(Removed)).detail == "m is not cached"
         assert await run.cache.in_memory(M) == 0
 
@@ -205,7 +198,7 @@ async def test_a_copy_given_up_by_an_engine_is_fetched_anew_even_without_a_model
         run.cache.refetch(N)
         assert failure(await run.answer(N))[0] == FetchFailure.REFUSED
         run.cache.refetch(M)
-        assert isinstance(await run.answer(M), Fetched), "nothing was here to give up"
+        assert isinstance(await run.answer(M), WeightsFetched), "nothing was here to give up"
 
 
 async def test_a_copy_that_is_looked_through_does_not_leave_meanwhile(
@@ -227,7 +220,7 @@ async def test_a_copy_that_is_looked_through_does_not_leave_meanwhile(
         run.cache.remove(M)
         assert (await run.until(Removed)).detail == "m is in use or pinned"
         go.set()
-        assert (await run.until(Verified)).intact
+        assert (await run.until(WeightsVerified)).intact
         since = len(run.facts)
         run.cache.remove(M)
         assert (await run.until(Removed, since=since)).freed == len(CONTENT)
@@ -237,7 +230,7 @@ async def test_a_promised_checksum_is_compared_again_when_a_copy_is_verified(ser
     async with running(path, {M: weights(server, sha256=hashlib.sha256(CONTENT).hexdigest())}) as run:
         await run.fetch()
         run.cache.verify(M)
-        assert (await run.until(Verified)).intact
+        assert (await run.until(WeightsVerified)).intact
         copy = run.cache._copy(M)
         assert copy is not None
         (file,) = copy.marker.files
@@ -270,6 +263,6 @@ async def test_a_cache_can_be_closed_at_any_moment_and_begun_again(server: Serve
             await asyncio.sleep(0.02 * number)
     server.rate = None
     async with running(path, {M: weights(server)}) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert content_of(run) == CONTENT
     assert server.sent < 3 * len(CONTENT), "what had come was kept"

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from swapd.core.events import WeightsFetched, WeightsVerified
 from swapd.core.ids import ModelName
 from swapd.weights import Weights
-from swapd.weights.facts import Fetched, Removed, Verified
+from swapd.weights.facts import Removed
 from swapd.weights.room import Room
 from tests.weights.caches import DEADLINE_S, MIB, M, N, Running, noise, running
 from tests.weights.servers import Blob, Server, serving
@@ -89,7 +90,7 @@ async def test_links_in_the_folder_count_as_what_they_are_and_what_they_lead_to_
     (path / "circle").symlink_to(path)
     async with running(path, {M: weights(server)}, max_size=6 * MIB) as run:
         assert run.cache.stats().foreign < MIB
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         copy = run.cache.copies()[0].path
         (copy / "link").symlink_to(elsewhere)
         run.cache.remove(M)
@@ -139,7 +140,7 @@ async def test_what_an_earlier_run_was_removing_counts_until_it_is_gone(server: 
     (rubbish / "m.gguf").write_bytes(CONTENT)
     (path / ".swapd/staging/half").mkdir(parents=True)
     async with running(path, {M: weights(server)}, max_size=6 * MIB) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert (rubbish.exists(), (path / ".swapd/staging/half").exists()) == (False, False)
         assert run.cache.stats().used == len(CONTENT)
 
@@ -181,7 +182,7 @@ async def test_damaged_copies_of_a_model_are_removed_by_name_and_a_check_calls_t
         os.truncate(run.cache.copies()[0].path / "m.gguf", 1000)
         await run.until_cached({})
         run.cache.verify(M)
-        assert (await run.until(Verified)).detail == "the copy of m is damaged"
+        assert (await run.until(WeightsVerified)).detail == "the copy of m is damaged"
         run.cache.remove(M)
         assert (await run.until(Removed)).detail == ""
         assert run.cache.copies() == ()
@@ -227,5 +228,5 @@ async def test_a_fetch_whose_files_are_removed_meanwhile_begins_anew(server: Ser
     removed: list[bool] = []
     server.on_sent = remove
     async with running(path, {M: weights(server)}) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert (removed, content_of(run) == CONTENT) == ([True], True)

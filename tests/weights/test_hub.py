@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from swapd.core.events import FetchFailed, WeightsFetched
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights
-from swapd.weights.facts import Fetched, FetchFailed
 from tests.weights.caches import MIB, M, noise, running
 from tests.weights.servers import Hub, Server, serving
 
@@ -27,7 +27,7 @@ async def test_a_repository_of_the_hub_is_fetched_with_our_token_and_verified(tm
     async with serving(Hub(files=FILES, large=("model.safetensors",))) as hub:
         assert isinstance(hub, Hub)
         code, output = await fetch_from(hub, tmp_path, hub.token)
-        assert (code, "Fetched" in output) == (0, True), output
+        assert (code, "WeightsFetched" in output) == (0, True), output
         copy = next(path for path in (tmp_path / "cache").iterdir() if path.name != ".swapd")
         assert copy.name.startswith(f"lab-model-{'a' * 12}-")
         assert {name: (copy / name).read_bytes() for name in FILES} == FILES
@@ -93,7 +93,7 @@ async def test_only_wanted_files_of_a_repository_are_fetched_and_a_broken_fetch_
     hub.cut_after = [2 * MIB]
     async with running(tmp_path / "cache", {M: Weights("hf://lab/model", ("*.safetensors",))}) as run:
         answer = await run.fetch()
-        assert isinstance(answer, Fetched), answer
+        assert isinstance(answer, WeightsFetched), answer
         path = run.cache.path(M)
         assert path is not None
         assert (path.name, path.read_bytes()) == ("model.safetensors", FILES["model.safetensors"])
@@ -131,15 +131,15 @@ async def test_a_branch_that_moves_during_a_fetch_is_fetched_as_it_was_and_looke
     hub._info = lambda: {**info(), "sha": branch[0]}  # type: ignore[method-assign]
     hub.on_sent = lambda: branch.__setitem__(0, second)
     async with running(tmp_path / "cache", {M: Weights("hf://lab/model@main")}) as run:
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert run.cache.copies()[0].revision == first[:12]
         questions = len(hub.asked)
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert len(hub.asked) == questions, "what is here is here, wherever the branch is now"
         run.cache.refetch(M)
         hub.revision = second
         answer = await run.answer(since=len(run.facts))
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         assert run.cache.path(M) is not None
         assert [copy.revision for copy in run.cache.copies() if not copy.damaged] == [second[:12]]
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from swapd.core.events import FetchFailed, FetchProgressed, FetchWaits, WeightsFetched
 from swapd.core.ids import SECOND, Bytes, Duration, Instant, ModelName
 from swapd.core.reasons import FetchFailure
-from swapd.weights import CacheSettings, Standing, WeightCache, Weights, copies, flight, room
+from swapd.weights import CacheSettings, Limits, Standing, WeightCache, Weights, copies, flight, room
 from swapd.weights.copies import Copy
-from swapd.weights.facts import Evicted, Fact, Fetched, FetchFailed, FetchProgressed, FetchWaits
+from swapd.weights.facts import Evicted, Fact
 from swapd.weights.partial import Partial
 from swapd.weights.space import Disk
 from tests.weights.caches import MIB, M, N, Running, noise, running
@@ -136,7 +137,7 @@ async def test_a_disk_that_others_fill_makes_a_fetch_evict_and_then_wait(
         waits = await run.until(FetchWaits)
         assert waits.detail.startswith("the part of the disk to keep free leaves 1.0 MB too little")
         free[0] = 9 * MIB
-        assert isinstance(await run.answer(M), Fetched)
+        assert isinstance(await run.answer(M), WeightsFetched)
         assert set(run.cached) == {M, N}
 
 
@@ -154,7 +155,7 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_fetch_lets_it_wait_and_go_
     monkeypatch.setattr(Partial, "write", write)
     async with running(tmp_path / "cache", two_models(tmp_path)) as run:
         answer = await run.fetch(M)
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         waits = await told_in_order(run, FetchWaits)
         assert [fact.detail for fact in waits] == ["the disk says that it is full, although more should be free"]  # type: ignore[union-attr]
         assert refusals == [0]
@@ -176,7 +177,7 @@ async def test_a_disk_that_refuses_fails_the_fetch_and_nothing_else(
             assert isinstance(answer, FetchFailed)
             assert (answer.failure, os.strerror(number) in answer.detail) == (FetchFailure.DISK, True)
         assert set(run.cached) == {N}
-        assert isinstance(await run.fetch(M), Fetched)
+        assert isinstance(await run.fetch(M), WeightsFetched)
 
 
 async def test_partials_that_nobody_fills_leave_before_any_copy(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ async def test_what_others_put_into_the_folder_counts_and_stays(tmp_path: Path) 
         waits = await run.until(FetchWaits)
         assert "leaves 1.0 MB too little" in waits.detail
         (tmp_path / "cache/by-hand.gguf").unlink()
-        assert isinstance(await run.answer(M), Fetched)
+        assert isinstance(await run.answer(M), WeightsFetched)
 
 
 async def test_a_disk_that_refuses_while_others_have_filled_it_makes_idle_copies_leave(
@@ -228,7 +229,7 @@ async def test_a_disk_that_refuses_while_others_have_filled_it_makes_idle_copies
         waits = await run.until(FetchWaits)
         assert waits.detail.startswith("the part of the disk to keep free leaves ")
         free[0] = 50 * MIB
-        assert isinstance(await run.answer(M), Fetched)
+        assert isinstance(await run.answer(M), WeightsFetched)
         assert set(run.cached) == {M}
 
 
@@ -250,7 +251,7 @@ async def test_bytes_that_a_copy_has_from_its_partials_are_counted_once_whenever
     monkeypatch.setattr(flight, "assemble", assembled)
     monkeypatch.setattr(room.Room, "clear_away", lambda *_: None)
     async with running(tmp_path / "cache", two_models(tmp_path)) as run:
-        assert isinstance(await run.fetch(M), Fetched)
+        assert isinstance(await run.fetch(M), WeightsFetched)
         await look()
     assert used == [3 * MIB, 3 * MIB], "while it is put together, and before the partials are removed"
 
@@ -264,7 +265,7 @@ async def test_what_residents_have_to_give_is_told_after_every_look_and_no_progr
         await run.fetch(P)
         run.cache.heed({N: Standing(held=True)})
         run.cache.fetch(M)
-        assert isinstance(await run.answer(M), Fetched)  # the one that nobody holds was enough
+        assert isinstance(await run.answer(M), WeightsFetched)  # the one that nobody holds was enough
         assert set(run.cached) == {M, N}
         since = len(run.facts)
         run.cache.heed({M: Standing(held=True), N: Standing(held=True)})
@@ -278,7 +279,7 @@ async def test_what_residents_have_to_give_is_told_after_every_look_and_no_progr
         waiting = run.facts[run.facts.index(first) :]
         assert not any(isinstance(fact, FetchProgressed) for fact in waiting)
         run.cache.heed({M: Standing(held=True)})
-        assert isinstance(await run.answer(P, since=since), Fetched)
+        assert isinstance(await run.answer(P, since=since), WeightsFetched)
 
 
 async def test_copies_that_may_leave_are_not_reckoned_as_lacking(tmp_path: Path) -> None:
@@ -292,7 +293,7 @@ async def test_copies_that_may_leave_are_not_reckoned_as_lacking(tmp_path: Path)
         assert MIB - 128 * KIB <= waits.lacking <= MIB
         assert set(run.cached) == {N}
         (tmp_path / "cache/by-hand.gguf").unlink()
-        assert isinstance(await run.answer(M), Fetched)
+        assert isinstance(await run.answer(M), WeightsFetched)
 
 
 async def test_a_fetch_that_waits_for_room_keeps_no_other_from_running_and_gets_its_turn_again(tmp_path: Path) -> None:
@@ -309,11 +310,11 @@ async def test_a_fetch_that_waits_for_room_keeps_no_other_from_running_and_gets_
         run.cache.fetch(M)
         await run.until(FetchWaits, M)
         assert run.cache.stats().fetches_queued == 1
-        assert isinstance(await run.fetch(P), Fetched)
+        assert isinstance(await run.fetch(P), WeightsFetched)
         run.cache.fetch(N)
         (tmp_path / "cache/by-hand.gguf").unlink()
-        assert isinstance(await run.answer(M), Fetched)
-        assert isinstance(await run.answer(N), Fetched)
+        assert isinstance(await run.answer(M), WeightsFetched)
+        assert isinstance(await run.answer(N), WeightsFetched)
     assert set(running_now) <= {0, 1}
 
 
@@ -333,11 +334,43 @@ async def test_the_time_for_which_a_fetch_has_waited_for_room_says_nothing_of_it
     cache.serve(two_models(tmp_path))
     await cache.start()
     cache.fetch(M)
-    while not any(isinstance(fact, Fetched | FetchFailed) for fact in facts):
+    while not any(isinstance(fact, WeightsFetched | FetchFailed) for fact in facts):
         told.clear()
         await told.wait()
         if any(isinstance(fact, FetchWaits) for fact in facts) and not clock[0]:
             clock[0] = 3600 * SECOND
             (tmp_path / "cache/by-hand.gguf").unlink()
     await cache.aclose()
-    assert [fact.took for fact in facts if isinstance(fact, Fetched)] == [0]
+    assert [fact.took for fact in facts if isinstance(fact, WeightsFetched)] == [0]
+
+
+async def test_narrower_limits_let_leave_at_once_whoever_may_and_nobody_else(tmp_path: Path) -> None:
+    async with running(tmp_path / "cache", two_models(tmp_path)) as run:
+        await run.fetch(M)
+        await run.fetch(N)
+        await run.settled()
+        run.cache.heed({M: Standing(pinned=True), N: Standing(frequency=9.0)})
+        run.cache.keep_to(Limits(Bytes(2 * MIB), 0.0))
+        assert (await run.until(Evicted)).models == (N,)
+        assert run.cached == {M: 3 * MIB}, "too much still, and it has to stay"
+
+
+async def test_wider_limits_let_a_fetch_go_on_that_waits_for_room(tmp_path: Path) -> None:
+    settings = {"max_size": 4 * MIB, "space_period": 3600 * SECOND}
+    async with running(tmp_path / "cache", two_models(tmp_path), **settings) as run:
+        await run.fetch(M)
+        run.cache.heed({M: Standing(held=True)})
+        run.cache.fetch(N)
+        await run.until(FetchWaits, N)
+        run.cache.keep_to(Limits(Bytes(6 * MIB), 0.0))
+        assert isinstance(await run.answer(N), WeightsFetched)
+
+
+async def test_limits_that_are_kept_already_cost_no_copy(tmp_path: Path) -> None:
+    async with running(tmp_path / "cache", two_models(tmp_path)) as run:
+        await run.fetch(M)
+        await run.settled()
+        run.cache.keep_to(Limits(Bytes(4 * MIB), 0.0))
+        await run.fetch(N)
+        assert (await run.until(Evicted)).models == (M,), "only when the next one needed the room"
+        assert [fact.models for fact in run.facts if isinstance(fact, Evicted)] == [(M,)]

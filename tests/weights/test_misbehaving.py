@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from swapd.core.events import FetchFailed, WeightsFetched
 from swapd.core.ids import seconds
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights, flight
-from swapd.weights.facts import Fetched, FetchFailed
 from swapd.weights.sources.base import SourceError
 from swapd.weights.sources.http import HttpSource, patience_s
 from swapd.weights.sources.local import LocalSource
@@ -273,7 +273,7 @@ async def test_files_of_two_versions_are_not_mixed_where_a_source_has_several(tm
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(LocalSource, "open", opened)
         async with running(tmp_path / "cache", {M: Weights(f"file://{store}")}, connections=1) as run:
-            assert isinstance(await run.fetch(), Fetched)
+            assert isinstance(await run.fetch(), WeightsFetched)
             path = run.cache.path(M)
             assert path is not None
             assert {(path / name).read_bytes() for name in ("a", "b")} == {noise(MIB, 2)}
@@ -297,7 +297,7 @@ async def test_a_file_that_was_fetched_already_and_then_changes_makes_the_fetch_
         patched.setattr(LocalSource, "open", opened)
         async with running(tmp_path / "cache", {M: Weights(f"file://{store}")}, connections=1) as run:
             answer = await run.fetch()
-            assert isinstance(answer, Fetched)
+            assert isinstance(answer, WeightsFetched)
             path = run.cache.path(M)
             assert path is not None
             assert (path / "a").read_bytes() == noise(MIB, 2)

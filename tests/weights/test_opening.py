@@ -11,9 +11,9 @@ import pytest
 from typing_extensions import override
 
 from swapd.aio.threads import StoppedError
+from swapd.core.events import FetchFailed, WeightsCached, WeightsFetched, WeightsWarmed
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights, ahead
-from swapd.weights.facts import CacheRead, Fetched, FetchFailed, Warmed
 from swapd.weights.inventory import Layout
 from swapd.weights.page_cache import Warming, Warmth
 from tests.weights.caches import MIB, M, N, Running, noise, running
@@ -25,16 +25,16 @@ def source(tmp_path: Path) -> Weights:
     return Weights(f"file://{tmp_path}/m.gguf")
 
 
-async def warmed(run: Running) -> Warmed:
+async def warmed(run: Running) -> WeightsWarmed:
     since = len(run.facts)
     run.cache.warm(M)
-    return await run.until(Warmed, M, since=since)
+    return await run.until(WeightsWarmed, M, since=since)
 
 
 async def test_as_long_as_no_model_has_a_source_there_is_no_folder_and_nobody_watches(tmp_path: Path) -> None:
     path = tmp_path / "cache"
     async with running(path) as run:
-        assert [fact.cached for fact in run.facts if isinstance(fact, CacheRead)] == [{}]
+        assert [fact.cached for fact in run.facts if isinstance(fact, WeightsCached)] == [{}]
         assert len(run.cache._tasks) == 0
         assert not (await warmed(run)).whole
         assert (run.cache.stats().used, run.cache.copies(), path.exists()) == (0, (), False)
@@ -54,7 +54,7 @@ async def test_a_fetch_ordered_before_anybody_has_looked_finds_what_is_there(tmp
     async with running(tmp_path / "cache") as run:
         run.cache.serve({M: source})
         answer = await run.fetch()
-        assert isinstance(answer, Fetched)
+        assert isinstance(answer, WeightsFetched)
         assert (answer.fetched, run.cached) == (0, {M: MIB})
 
 
@@ -62,7 +62,7 @@ async def test_nothing_is_told_of_a_folder_before_it_was_looked_at(tmp_path: Pat
     async with running(tmp_path / "cache", {M: source}) as earlier:
         await earlier.fetch()
     async with running(tmp_path / "cache", {M: source}) as run:
-        assert [fact.cached for fact in run.facts if isinstance(fact, CacheRead)] == [{M: MIB}]
+        assert [fact.cached for fact in run.facts if isinstance(fact, WeightsCached)] == [{M: MIB}]
 
 
 async def test_a_folder_that_cannot_be_made_fails_the_start_or_later_the_fetch_until_it_can(
@@ -79,7 +79,7 @@ async def test_a_folder_that_cannot_be_made_fails_the_start_or_later_the_fetch_u
         assert isinstance(answer, FetchFailed)
         assert (answer.failure, os.strerror(errno.ENOTDIR) in answer.detail) == (FetchFailure.DISK, True)
         path.parent.unlink()
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
 
 
 async def test_a_folder_that_was_deleted_while_it_was_used_is_made_again(tmp_path: Path, source: Weights) -> None:
@@ -90,7 +90,7 @@ async def test_a_folder_that_was_deleted_while_it_was_used_is_made_again(tmp_pat
             name.rmdir() if name.is_dir() else name.unlink()
         path.rmdir()
         await run.until_cached({})
-        assert isinstance(await run.fetch(), Fetched)
+        assert isinstance(await run.fetch(), WeightsFetched)
         assert run.cached == {M: MIB}
         Layout(path).trash.rmdir()
         run.cache.remove(M)
@@ -147,7 +147,7 @@ async def test_reading_ahead_can_be_ended_and_is_answered_as_it_stands_then(
         run.cache.warm(M)
         await asyncio.to_thread(begun.wait, 60)
         run.cache.stop_warming(M)
-        told = await run.until(Warmed)
+        told = await run.until(WeightsWarmed)
         assert (told.read, told.whole) == (0, False)
         await asyncio.sleep(0)
-        assert [type(fact) for fact in run.facts].count(Warmed) == 1, "the second order joined the first"
+        assert [type(fact) for fact in run.facts].count(WeightsWarmed) == 1, "the second order joined the first"

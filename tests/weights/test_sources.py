@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from swapd.core.events import FetchFailed, WeightsFetched
 from swapd.core.ids import Bytes
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights
-from swapd.weights.facts import Fetched, FetchFailed
 from swapd.weights.inventory import Layout
 from swapd.weights.sources import connections
 from swapd.weights.sources.base import ChangedError, RemoteFile, SourceError, select
@@ -156,7 +156,7 @@ async def test_https_is_fetched_from_whom_this_machine_trusts_and_from_nobody_el
             assert (answer.failure, "certificate verify failed" in answer.detail) == (FetchFailure.UNREACHABLE, True)
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
             connections._tls.cache_clear()
-            assert isinstance(await run.fetch(), Fetched)
+            assert isinstance(await run.fetch(), WeightsFetched)
             path = run.cache.path(M)
             assert path is not None
             assert path.read_bytes() == content

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from swapd.core.events import FetchFailed, WeightsFetched
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights
-from swapd.weights.facts import Fetched, FetchFailed
 from swapd.weights.sources.base import SourceError
 from swapd.weights.sources.registry import source_for
 from tests.weights.caches import MIB, M, noise, running
@@ -57,7 +57,7 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes
 async def test_a_prefix_of_a_bucket_is_fetched(bucket: dict[str, bytes], tmp_path: Path) -> None:
     async with running(tmp_path / "cache", {M: Weights("s3://models/lab/m")}) as run:
         answer = await run.fetch()
-        assert isinstance(answer, Fetched), answer
+        assert isinstance(answer, WeightsFetched), answer
         copy = run.cache.path(M)
         assert copy is not None
         assert (copy / "deep/m.bin").read_bytes() == bucket["lab/m/deep/m.bin"]
