@@ -27,15 +27,18 @@ _SERVICE_WEIGHT: Final = 0.2
 
 def note_load_times(model: Model, source: Source, times: Iterable[Duration]) -> None:
     """Remember measured load times; the median of the last five is what is expected from now on."""
-    model.load_times.setdefault(source, deque(maxlen=KEPT)).extend(times)
+    kept = model.load_times.setdefault(source, deque(maxlen=KEPT))
+    kept.extend(times)
+    if kept:
+        model.typical = dict(sorted({**model.typical, source: median(kept)}.items()))
     expect(model)
 
 
 def expect(model: Model) -> None:
     """Set the expected load time: as measured where the weights came from last, disk or memory; else as configured."""
-    kept = model.load_times
-    measured = kept.get(model.weights.local) or kept.get(Source.CACHE) or kept.get(Source.PAGE_CACHE)
-    model.lhat = median(measured) if measured else model.spec.load_estimate
+    typical = model.typical
+    sources = (model.weights.local, Source.CACHE, Source.PAGE_CACHE)
+    model.lhat = next((typical[source] for source in sources if source in typical), model.spec.load_estimate)
 
 
 def note_service(model: Model, duration: int) -> None:
