@@ -133,9 +133,7 @@ class Daemon:
         self._pump = Pump(
             self._scheduler, now=_now, execute=self._executor(), recorder=self._recorder, broken=self._law_broken
         )
-        self._stock = Stocktaking(
-            history, post=self._post, now=_now, view=self._view_in_steps, record=self._scheduler.demand
-        )
+        self._stock = Stocktaking(history, post=self._post, now=_now, view=self._view, record=self._scheduler.demand)
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
         )
@@ -154,7 +152,7 @@ class Daemon:
             directory=self._directory,
             reloader=self._reloader,
             extras=self._extras,
-            view=self._view_in_steps,
+            view=self._view,
             arrivals=self._arrivals.read,
             timelines=self._timelines,
             weights=self._weights,
@@ -173,7 +171,7 @@ class Daemon:
 
     def _first_metrics(self) -> Metrics:
         metrics = Metrics(
-            view=self._view_in_steps,
+            view=self._view,
             now=_now,
             not_ready=self.not_ready,
             version=__version__,
@@ -316,11 +314,7 @@ class Daemon:
 
     # ── what the rooms are given ─────────────────────────────────────────────────────────────────────────────────
 
-    def view(self) -> NodeView:
-        """Return the node as it is now."""
-        return self._scheduler.view(_now())
-
-    def _view_in_steps(self) -> Generator[None, None, NodeView]:
+    def _view(self) -> Generator[None, None, NodeView]:
         return self._scheduler.view_in_steps(_now())
 
     def not_ready(self) -> tuple[str, ...]:
