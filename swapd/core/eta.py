@@ -49,6 +49,7 @@ def note_service(model: Model, duration: int) -> None:
 def note_release_time(node: Node, model: Model, took: Duration) -> None:
     """Remember how long it took from the order to stop until the memory was free."""
     node.release_times.append(took)
+    node.usual_release = median(node.release_times)
     model.release_times.append(took)
     model.release = median(model.release_times)
     node.longest_release = max(other.release or Duration(0) for other in node.models.values())
@@ -56,7 +57,7 @@ def note_release_time(node: Node, model: Model, took: Duration) -> None:
 
 def release_estimate(node: Node) -> Duration:
     """Return the expected time from the order to stop until the memory is free, whoever it is."""
-    return median(node.release_times) if node.release_times else RELEASE_ESTIMATE
+    return RELEASE_ESTIMATE if node.usual_release is None else node.usual_release
 
 
 def release_of(node: Node, victims: Iterable[Instance]) -> Duration:
