@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Never
 
@@ -18,7 +18,7 @@ from swapd.aio.supervise import Tasks
 from swapd.core.commands import Grant
 from swapd.core.events import Event, RequestArrived, RequestEnded
 from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId
-from swapd.core.view import NodeView
+from swapd.core.view import Offer
 from swapd.proxy.app import FrontDoor
 from swapd.proxy.services import Endpoint, ListedModel, RouteOptions, Services
 from swapd.proxy.settings import ProxySettings
@@ -29,14 +29,16 @@ _NOTHING = Duration(0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Directory:
-    """One model."""
+class Directory:
+    """These models, without aliases."""
+
+    listed: tuple[ListedModel, ...]
 
     def resolve(self, name: str) -> ModelName | None:
-        return NAME if name == NAME else None
+        return next((model.name for model in self.listed if model.name == name), None)
 
     def models(self) -> Sequence[ListedModel]:
-        return ()
+        return self.listed
 
 
 def _admit(event: RequestArrived) -> Grant:
@@ -47,16 +49,18 @@ def _post(event: Event) -> None:
     assert isinstance(event, RequestEnded), f"the stub knows no answer to {event}"
 
 
-def _view() -> NodeView:
-    raise NotImplementedError
+def _unknown(model: ModelName) -> Never:
+    raise NotImplementedError(model)
 
 
 def _failed(name: str, error: BaseException) -> Never:
     raise RuntimeError(name) from error
 
 
-def front_door(engine: int) -> FrontDoor:
-    """Make a front door before an engine's port."""
+def front_door(
+    engine: int, names: tuple[ModelName, ...] = (NAME,), offer: Callable[[ModelName], Offer | None] = _unknown
+) -> FrontDoor:
+    """Make a front door before an engine's port, for models of which ``offer`` knows what clients are told."""
     ids = itertools.count(1)
     endpoint, options = Endpoint("127.0.0.1", engine), RouteOptions()
     services = Services(
@@ -64,8 +68,9 @@ def front_door(engine: int) -> FrontDoor:
         admit=_admit,
         now=lambda: Instant(time.monotonic_ns()),
         next_request_id=lambda: RequestId(next(ids)),
-        directory=_Directory(),
-        view=_view,
+        directory=Directory(tuple(map(ListedModel, names))),
+        offer=offer,
+        model=_unknown,
         endpoint=lambda _: endpoint,
         options=lambda _: options,
         allowed=lambda _model, _method, _path: False,

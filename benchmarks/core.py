@@ -19,7 +19,7 @@ from swapd.core.ids import Bytes, Duration, Instant, ModelName, RequestId, secon
 from swapd.core.reasons import State
 from swapd.core.scheduler import Scheduler
 from swapd.core.topology import Gpu, NodeTopology
-from swapd.sim.node import VirtualNode
+from swapd.sim.node import Core, VirtualNode
 from swapd.sim.report import quantile
 from swapd.sim.world import HealthyWorld, Timings
 
@@ -82,14 +82,16 @@ def catalog(chance: random.Random) -> Catalog:
     return Catalog(models, SchedulingSettings())
 
 
-def main() -> None:
-    """Run the overloaded node and print the table."""
-    chance = random.Random(300)
-    config = catalog(chance)
+def scheduler(config: Catalog) -> Scheduler:
+    """Return the core of an empty node."""
+    topology = NodeTopology(tuple(Gpu(index, f"virtual-{index}", Bytes(80 * GIB)) for index in range(GPUS)))
+    return Scheduler(topology, config, Instant(0))
+
+
+def overload(core: Core, config: Catalog, chance: random.Random) -> VirtualNode:
+    """Return a node around a core, whose queue stays full while it is stepped."""
     names = sorted(config.models)
     weights = [1 / rank for rank in range(1, MODELS + 1)]
-    topology = NodeTopology(tuple(Gpu(index, f"virtual-{index}", Bytes(80 * GIB)) for index in range(GPUS)))
-    watch = Stopwatch(Scheduler(topology, config, Instant(0)))
     load = {name: spec.load_estimate for name, spec in config.models.items()}
     issued = 0
 
@@ -103,9 +105,18 @@ def main() -> None:
             if isinstance(command, Grant | Reject):
                 arrive()
 
-    node = VirtualNode(watch, HealthyWorld(Timings(load=load, default_service=seconds(8))), observers=(refill,))
+    node = VirtualNode(core, HealthyWorld(Timings(load=load, default_service=seconds(8))), observers=(refill,))
     for _ in range(QUEUED):
         arrive()
+    return node
+
+
+def main() -> None:
+    """Run the overloaded node and print the table."""
+    chance = random.Random(300)
+    config = catalog(chance)
+    watch = Stopwatch(scheduler(config))
+    node = overload(watch, config, chance)
     gc.collect()
     gc.freeze()
     while watch.events < EVENTS and node.step():

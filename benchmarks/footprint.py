@@ -1,10 +1,12 @@
 """What swapd takes when it does nothing, and when clients ask for much: memory, idle CPU, time to start."""
 
 import asyncio
+import compileall
 import tempfile
 import time
 from pathlib import Path
 
+import swapd
 from benchmarks import goals, proxies
 from benchmarks.tools import cpu_ns, forget_peak, median, rss_bytes, table
 from tests.fakes.daemon import Daemon, chat, running
@@ -63,6 +65,8 @@ async def large_body(daemon: Daemon, load: str, directory: Path) -> int:
 
 async def main() -> None:
     """Measure and print."""
+    # as an installation does: where Python may write no bytecode, each start would compile everything
+    compileall.compile_dir(Path(swapd.__file__).parent, quiet=1)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         engine, load = (proxies.compiled(program, directory) for program in ("upstream", "load"))

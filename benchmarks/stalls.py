@@ -1,17 +1,21 @@
-"""How long one turn of the event loop becomes by a large body, and by a scrape of a node with many models.
+"""How long one turn of the event loop becomes by a large body, and by who looks at a node with many models.
 
 All streams wait for the longest turn. It is measured inside, in CPU time of the loop's thread, so that other processes
-do not count: the front door with a stub for a core, and the metrics of a core with 300 models.
+do not count: the front door with a stub for a core; and pages and documents of a core with 300 models and a full queue.
 """
 
 import asyncio
+import gc
+import http.client
+import json
 import random
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -19,17 +23,22 @@ from aiohttp import web
 from benchmarks import core, goals, proxies
 from benchmarks.bare import front_door
 from benchmarks.tools import median, table
-from swapd.core.ids import SECOND, Bytes, Duration, Instant
+from swapd.admin.events import EventHub
+from swapd.admin.server import admin_app
+from swapd.admin.status import ConfigInfo, Extras
+from swapd.agent.control import AgentControl
+from swapd.core.ids import SECOND, Duration, Instant, ModelName
 from swapd.core.reasons import Outcome
 from swapd.core.scheduler import Scheduler
-from swapd.core.topology import Gpu, NodeTopology
+from swapd.core.view import NodeView, Offer
 from swapd.metrics.collect import Metrics
 from swapd.metrics.server import metrics_app
 from tests.fakes.daemon import chat, free_port
 
 REPETITIONS = 20
 SIZE = 2_000_000
-READ = "import sys, urllib.request as u; u.urlopen(sys.argv[1]).read()"
+SETTLED = 6_000
+"""Events after which the node has a past."""
 CODES = (200, 429, 499, 503)
 
 
@@ -67,48 +76,76 @@ async def served(runner: web.BaseRunner) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-@contextmanager
-def longest(found: list[float]) -> Iterator[None]:
-    """Add the longest turn within the block."""
-    turns = Turns()
-    yield
-    found.append(turns.end())
+async def longest(port: int, method: str, path: str, body: bytes | None = None) -> float:
+    """Return the longest turn by answering a request, ms, the median of several."""
+    found = []
+    for _ in range(REPETITIONS + 1):
+        turns = Turns()
+        # neither the time of a thread counts, nor that of starting a process
+        await asyncio.to_thread(ask, port, method, path, body)
+        found.append(turns.end())
+    return median(found[1:])
+
+
+def ask(port: int, method: str, path: str, body: bytes | None) -> None:
+    """Send a request and read the answer."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert answer.read()
 
 
 async def bodies(directory: Path) -> dict[str, float]:
     """Return the longest turn by kind of body, ms, the median of several bodies."""
-    upstream, load = (proxies.compiled(program, directory) for program in ("upstream", "load"))
     kinds = {
         "text": chat("bench", pad="word " * (SIZE // 5)),
         "token ids": chat("bench", pad=[12_345] * (SIZE // 7)),
     }
-    longest_ms = {}
-    with proxies.engine(upstream) as engine:
+    with proxies.engine(proxies.compiled("upstream", directory)) as engine:
         await proxies.listening(engine)
         front = front_door(engine)
         async with served(front.runner()) as port:
-            for kind, body in kinds.items():
-                request = proxies.request_file(directory, body)
-                found: list[float] = []
-                for _ in range(REPETITIONS + 1):
-                    with longest(found):
-                        await proxies.generate(load, port, request, connections=1, requests=1)
-                longest_ms[kind] = median(found[1:])
+            path = "/v1/chat/completions"
+            found = {kind: await longest(port, "POST", path, json.dumps(body).encode()) for kind, body in kinds.items()}
         await front.aclose()
-    return longest_ms
+    return found
 
 
-def metrics_of_many_models() -> Metrics:
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """A core with many models, where many wait, and its moment."""
+
+    scheduler: Scheduler
+    names: tuple[ModelName, ...]
+    at: Instant
+
+    @classmethod
+    def gathered(cls) -> "Crowd":
+        """Run an overloaded node for a while."""
+        chance = random.Random(300)
+        catalog = core.catalog(chance)
+        scheduler = core.scheduler(catalog)
+        node = core.overload(scheduler, catalog, chance)
+        for _ in range(SETTLED):
+            node.step()
+        return cls(scheduler, tuple(sorted(catalog.models)), node.now)
+
+    def view(self) -> Generator[None, None, NodeView]:
+        """Build the snapshot as the daemon does."""
+        return self.scheduler.view_in_steps(self.at)
+
+    def offer(self, name: ModelName) -> Offer | None:
+        """Tell what clients are told of a model."""
+        return self.scheduler.offer(name, self.at)
+
+
+def metrics_of(crowd: Crowd) -> Metrics:
     """Return the metrics of a node where every model has had requests of every kind."""
-    catalog = core.catalog(random.Random(300))
-    topology = NodeTopology(tuple(Gpu(index, f"virtual-{index}", Bytes(80 << 30)) for index in range(core.GPUS)))
-    scheduler = Scheduler(topology, catalog, Instant(0))
-    metrics = Metrics(
-        view=lambda: scheduler.view_in_steps(Instant(0)), now=lambda: Instant(0), not_ready=tuple, version="0"
-    )
-    metrics.configure(catalog.models)
+    metrics = Metrics(view=crowd.view, now=lambda: crowd.at, not_ready=tuple, version="0")
+    metrics.configure(crowd.names)
     second = Duration(SECOND)
-    for name in catalog.models:
+    for name in crowd.names:
         for code in CODES:
             for cold in (True, False):
                 metrics.request_finished(
@@ -130,30 +167,51 @@ async def no_engine(_: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-async def scrapes() -> float:
-    """Return the longest turn by a scrape, ms, the median of several."""
-    app = metrics_app(metrics_of_many_models(), engine_metrics=no_engine)
-    found: list[float] = []
-    async with served(web.AppRunner(app)) as port:
-        for _ in range(REPETITIONS + 1):
-            with longest(found):
-                command = [sys.executable, "-c", READ, f"http://127.0.0.1:{port}/metrics"]
-                process = await asyncio.create_subprocess_exec(*command)
-                assert await process.wait() == 0
-    return median(found[1:])
+def admin_of(crowd: Crowd) -> web.Application:
+    """Return the admin socket's application; it can be asked for status and report."""
+    nothing: Any = None
+    extras = Extras("0", Duration(0), ConfigInfo("swapd.yaml", ok=True), {})
+    control = AgentControl(
+        now=lambda: crowd.at,
+        operators=nothing,
+        directory=nothing,
+        reloader=nothing,
+        extras=lambda _: extras,
+        view=crowd.view,
+        arrivals=nothing,
+        timelines=nothing,
+        weights=nothing,
+    )
+    return admin_app(control, EventHub())
+
+
+async def looks(runner: web.BaseRunner, path: str) -> float:
+    """Return the longest turn by answering a GET, ms, the median of several."""
+    async with served(runner) as port:
+        return await longest(port, "GET", path)
 
 
 async def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as name:
         by_body = await bodies(Path(name))
-    scrape = await scrapes()
+    crowd = Crowd.gathered()
+    gc.collect()
+    gc.freeze()
+    front = front_door(0, crowd.names, crowd.offer)
+    scrape = await looks(web.AppRunner(metrics_app(metrics_of(crowd), engine_metrics=no_engine)), "/metrics")
+    models = await looks(front.runner(), "/v1/models")
+    status, report = [await looks(web.AppRunner(admin_of(crowd)), f"/v1/{what}") for what in ("status", "report")]
     rows: list[list[object]] = [[f"a body of 2 MB, {kind}", f"{value:.2f}"] for kind, value in by_body.items()]
-    rows.append([f"a scrape, {core.MODELS} models", f"{scrape:.2f}"])
+    by_look = {"a scrape": scrape, "GET /v1/models": models, "swapd status": status, "swapd report": report}
+    rows += [[f"{what}, {core.MODELS} models", f"{value:.2f}"] for what, value in by_look.items()]
     table("Stalls: the longest turn of the loop, CPU in ms", ["by", "ms"], rows)
     goals.measured("body stall", by_body["text"])
     goals.measured("ids stall", by_body["token ids"])
     goals.measured("scrape stall", scrape)
+    goals.measured("models stall", models)
+    goals.measured("status stall", status)
+    goals.measured("report stall", report)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Says how an order ended, as the admin socket answers it."""
 
 import json
+from collections.abc import Generator
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
 from swapd.admin.control import Control, Result
+from swapd.aio.turns import in_turns
 from swapd.core.ids import ModelName
 from swapd.core.reasons import Rejection
 
@@ -19,6 +22,23 @@ class RefusedError(Exception):
     def __init__(self, detail: str, reason: Rejection) -> None:
         super().__init__(detail)
         self.result = Result(ok=False, detail=detail, reason=reason)
+
+
+async def document(content: dict[str, object]) -> web.Response:
+    """Return the response with a document, which may be large."""
+    return web.Response(body=await in_turns(_written(content)), content_type="application/json")
+
+
+def _written(content: dict[str, object]) -> Generator[None, None, bytes]:
+    """Write a document as JSON in small steps, one for each item of its lists."""
+    shown = content.copy()
+    for key, value in content.items():
+        if isinstance(value, list):
+            shown[key] = items = []
+            for item in value:
+                items.append(msgspec.Raw(msgspec.json.encode(item)))
+                yield
+    return msgspec.json.encode(shown)
 
 
 def answer(result: Result) -> web.Response:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from swapd.admin.answers import RefusedError, answer, known_model, plain, read_object, status_of
+from swapd.admin.answers import RefusedError, answer, document, known_model, plain, read_object, status_of
 from swapd.admin.control import Control, Result
 from swapd.admin.devices import Json
 from swapd.core.ids import SECOND, Bytes, Instant, ModelName
@@ -112,7 +112,7 @@ class _Handlers:
         self._control = control
 
     async def cache(self, _: web.Request) -> web.Response:
-        return web.json_response(self._control.cache())
+        return await document(await self._control.cache())
 
     async def verify(self, request: web.Request) -> web.Response:
         return answer(await self._control.verify(known_model(self._control, request.match_info["model"])))

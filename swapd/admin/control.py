@@ -28,14 +28,14 @@ class Control(Protocol):
     def resolve(self, name: str) -> ModelName | None:
         """Return the configured model that a name or alias stands for."""
 
-    def status(self) -> dict[str, object]:
-        """Return the status document; must not wait for anything."""
+    async def status(self) -> dict[str, object]:
+        """Return the status document; waits for nothing but its turns on the loop, likewise the others."""
 
-    def topology(self) -> dict[str, object]:
-        """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told; must not wait for anything."""
+    async def topology(self) -> dict[str, object]:
+        """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told."""
 
-    def report(self) -> dict[str, object]:
-        """Return the promotion report; must not wait for anything."""
+    async def report(self) -> dict[str, object]:
+        """Return the promotion report."""
 
     def timelines(self, model: ModelName | None) -> dict[str, object]:
         """Return the timelines of a model's last loads, or of everybody's; must not wait for anything."""
@@ -43,11 +43,11 @@ class Control(Protocol):
     def arrivals(self) -> AsyncGenerator[bytes, None]:
         """Yield the requests that are on record, as CSV: ``unix_s,model,service_s``, not in order of time."""
 
-    def model_list(self) -> str:
+    async def model_list(self) -> str:
         """Return the models as CSV: ``model,gpus,load_s``, with the load times expected now."""
 
-    def cache(self) -> dict[str, object]:
-        """Return the document of the weight cache; must not wait for anything."""
+    async def cache(self) -> dict[str, object]:
+        """Return the document of the weight cache."""
 
     async def prefetch(self, model: ModelName, *, wait: bool) -> Result | None:
         """Have a model's weights in the cache; ``None``: they are being fetched, and nobody is to ``wait`` for them."""

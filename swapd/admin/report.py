@@ -4,12 +4,13 @@ Rules for readers: keys are stable, new ones may appear. Models stand in the ord
 seconds, costs in GPU-seconds of loading, rates per hour; ``null`` says "there is none" or "not known".
 """
 
+from collections.abc import Generator
 from typing import Final
 
 from swapd.admin.devices import Json
 from swapd.core.accounts import Costs
 from swapd.core.ids import SECOND
-from swapd.core.promotion import Advice, report
+from swapd.core.promotion import Advice, advice_on_all, ranked
 from swapd.core.reasons import Move, Verdict
 from swapd.core.tiers import HOT_PER_HOUR, WARM_PER_HOUR, Week, warm_limit
 from swapd.core.view import NodeView
@@ -22,9 +23,16 @@ _NODE_SENTENCES: Final = {
 }
 
 
-def report_document(view: NodeView) -> Json:
-    """Return the report, made of plain JSON types."""
-    advice = report(view)
+def report_document(view: NodeView) -> Generator[None, None, Json]:
+    """Make the report, of plain JSON types, in small steps; return it after the last one."""
+    advice: list[Advice] = []
+    for one in advice_on_all(view):
+        advice.append(one)
+        yield
+    models: list[Json] = []
+    for one in ranked(advice):
+        models.append(_model(one))
+        yield
     moving = [one for one in advice if one.move is not Move.STAY]
     return {
         "node": {
@@ -37,7 +45,7 @@ def report_document(view: NodeView) -> Json:
             "saves_gpu_seconds_per_hour": sum(one.saves_gpu_seconds for one in moving),
             "detail": _NODE_SENTENCES[view.load_verdict],
         },
-        "models": [_model(one) for one in advice],
+        "models": models,
     }
 
 

@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from swapd.admin import cache, timeline, unix_socket
-from swapd.admin.answers import RefusedError, answer, known_model, read_object
+from swapd.admin.answers import RefusedError, answer, document, known_model, read_object
 from swapd.admin.control import Control, Result
 from swapd.admin.events import EventHub, TooManyReadersError
 from swapd.admin.unix_socket import AdminSocketError
@@ -95,13 +95,13 @@ class _Handlers:
         self._hub = hub
 
     async def status(self, _: web.Request) -> web.Response:
-        return web.json_response(self._control.status())
+        return await document(await self._control.status())
 
     async def topology(self, _: web.Request) -> web.Response:
-        return web.json_response(self._control.topology())
+        return await document(await self._control.topology())
 
     async def report(self, _: web.Request) -> web.Response:
-        return web.json_response(self._control.report())
+        return await document(await self._control.report())
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -128,7 +128,7 @@ class _Handlers:
         return response
 
     async def trace_models(self, _: web.Request) -> web.Response:
-        return web.Response(text=self._control.model_list(), content_type=_CSV)
+        return web.Response(text=await self._control.model_list(), content_type=_CSV)
 
     async def load(self, request: web.Request) -> web.Response:
         return answer(await self._control.load(self._model(request)))

@@ -5,7 +5,7 @@ Rules for readers: keys are stable, new ones may appear. Times are ages in secon
 ``null`` says "there is none" or "not known".
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
 from swapd.admin.cache import fetch_document
@@ -53,12 +53,16 @@ class Extras:
     not_ready: tuple[str, ...] = ()
     aliases: Mapping[ModelName, tuple[str, ...]] = field(default_factory=dict)
     processes: Mapping[InstanceId, ProcessInfo] = field(default_factory=dict)
-    #: file with the output of a model's engines, also of those that failed
-    logs: Mapping[ModelName, str] = field(default_factory=dict)
+    #: file with the output of a model's engines, also of those that failed; ``None``: there is none
+    log: Callable[[ModelName], str | None] = lambda _: None
 
 
-def status_document(view: NodeView, extras: Extras) -> Json:
-    """Return the document, made of plain JSON types."""
+def status_document(view: NodeView, extras: Extras) -> Generator[None, None, Json]:
+    """Make the document, of plain JSON types, in small steps; return it after the last one."""
+    models: list[Json] = []
+    for model in view.models:
+        models.append(_model(model, view.at, extras))
+        yield
     return {
         "version": extras.version,
         "uptime_s": _seconds(extras.uptime),
@@ -79,7 +83,7 @@ def status_document(view: NodeView, extras: Extras) -> Json:
         "load_fraction": view.load_fraction,
         "stale_facts": view.stale_facts,
         **devices_part(view),
-        "models": [_model(model, view.at, extras) for model in view.models],
+        "models": models,
         "instances": [_instance(instance, view.at, extras) for instance in view.instances],
         "reservation": None if view.reservation is None else _reservation(view.reservation, view.at),
         "why": _story(view.story, view.at),
@@ -117,7 +121,7 @@ def _model(model: ModelView, at: Instant, extras: Extras) -> Json:
         "caused_gpu_seconds": model.caused_gpu_seconds,
         "tier": None if model.week is None else model.week.tier.value,
         "consecutive_failures": model.consecutive_failures,
-        "log": extras.logs.get(model.model),
+        "log": extras.log(model.model),
         "cooling_down_s": _until(model.cooling_until, at),
         "last_error": model.last_error or None,
         "why": _story(model.story, at),

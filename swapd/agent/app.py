@@ -30,6 +30,7 @@ def run(config: Path, *, log_format: logs.LogFormat, log_level: str) -> int:
 
     0: asked to stop, and left cleanly; 1: could not start; 70: a law of the core was broken; 130: forced to stop.
     """
+    gc.freeze()  # what the imports have made stays: nobody need look through it again
     try:
         loaded = load(config)
     except ConfigError as error:

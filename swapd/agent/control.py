@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Protocol
 
 from swapd.admin.cache import cache_document
@@ -15,6 +15,7 @@ from swapd.agent.operators import Operators
 from swapd.agent.reload import Reloader
 from swapd.agent.timelines import Timelines
 from swapd.agent.weights import WeightDesk
+from swapd.aio.turns import in_turns
 from swapd.config.units import approximate_size
 from swapd.core.commands import Answer
 from swapd.core.events import (
@@ -55,7 +56,7 @@ class AgentControl:
         directory: Directory,
         reloader: Reloader,
         extras: Callable[[NodeView], Extras],
-        view: Callable[[], NodeView],
+        view: Callable[[], Generator[None, None, NodeView]],
         arrivals: Callable[[], AsyncGenerator[bytes, None]],
         timelines: Timelines,
         weights: WeightDesk,
@@ -63,8 +64,8 @@ class AgentControl:
     ) -> None:
         """Take what the daemon is made of.
 
-        ``extras`` adds to a snapshot what the core does not know; ``arrivals`` reads the record of requests;
-        ``driver`` is ``None`` with virtual devices.
+        ``extras`` adds to a snapshot what the core does not know; ``view`` builds the snapshot in small steps;
+        ``arrivals`` reads the record of requests; ``driver`` is ``None`` with virtual devices.
         """
         self._now = now
         self._operators = operators
@@ -81,27 +82,27 @@ class AgentControl:
         """Return the configured model that a name or alias stands for."""
         return self._directory.resolve(name)
 
-    def status(self) -> dict[str, object]:
+    async def status(self) -> dict[str, object]:
         """Return the status document."""
-        view = self._view()
-        return status_document(view, self._extras(view))
+        view = await in_turns(self._view())
+        return await in_turns(status_document(view, self._extras(view)))
 
-    def topology(self) -> dict[str, object]:
+    async def topology(self) -> dict[str, object]:
         """Return ``topology``, ``free``, ``models`` and ``state``, as a placer is told."""
-        view = self._view()
+        view = await in_turns(self._view())
         return {**annotations(view, not_ready=self._extras(view).not_ready)}
 
-    def report(self) -> dict[str, object]:
+    async def report(self) -> dict[str, object]:
         """Return the promotion report."""
-        return report_document(self._view())
+        return await in_turns(report_document(await in_turns(self._view())))
 
     def timelines(self, model: ModelName | None) -> dict[str, object]:
         """Return the timelines of a model's last loads, or of everybody's."""
         return timeline_document(self._timelines.of(model))
 
-    def model_list(self) -> str:
+    async def model_list(self) -> str:
         """Return the models as CSV: ``model,gpus,load_s``, with the load times expected now."""
-        expected = {row.model: row.load_estimate for row in self._view().models}
+        expected = {row.model: row.load_estimate for row in (await in_turns(self._view())).models}
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(("model", "gpus", "load_s"))
@@ -110,9 +111,9 @@ class AgentControl:
                 rows.writerow((name, gpus, round(expected[name] / SECOND, 3)))
         return text.getvalue()
 
-    def cache(self) -> dict[str, object]:
+    async def cache(self) -> dict[str, object]:
         """Return the document of the weight cache."""
-        return cache_document(self._view(), self._weights.info())
+        return cache_document(await in_turns(self._view()), self._weights.info())
 
     async def prefetch(self, model: ModelName, *, wait: bool) -> Result | None:
         """Have a model's weights in the cache; ``None``: they are being fetched, and nobody is to ``wait`` for them."""
@@ -176,7 +177,9 @@ class AgentControl:
         if self._driver is None:
             return _NO_DRIVER
         trouble = await self._driver.release()
-        return Result(ok=not trouble, detail=trouble or f"the driver is released{_holders(self._view())}")
+        if trouble:
+            return Result(ok=False, detail=trouble)
+        return Result(ok=True, detail=f"the driver is released{_holders(await in_turns(self._view()))}")
 
     async def acquire_gpus(self) -> Result:
         """Take the driver back and read the GPUs anew."""

@@ -9,7 +9,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -133,7 +133,7 @@ class Daemon:
         self._pump = Pump(
             self._scheduler, now=_now, execute=self._executor(), recorder=self._recorder, broken=self._law_broken
         )
-        self._stock = Stocktaking(history, post=self._post, now=_now, view=self.view, record=self._scheduler.demand)
+        self._stock = Stocktaking(history, post=self._post, now=_now, view=self._view, record=self._scheduler.demand)
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
         )
@@ -152,7 +152,7 @@ class Daemon:
             directory=self._directory,
             reloader=self._reloader,
             extras=self._extras,
-            view=self.view,
+            view=self._view,
             arrivals=self._arrivals.read,
             timelines=self._timelines,
             weights=self._weights,
@@ -171,7 +171,7 @@ class Daemon:
 
     def _first_metrics(self) -> Metrics:
         metrics = Metrics(
-            view=lambda: self._scheduler.view_in_steps(_now()),
+            view=self._view,
             now=_now,
             not_ready=self.not_ready,
             version=__version__,
@@ -201,7 +201,8 @@ class Daemon:
             now=_now,
             next_request_id=self._next_request,
             directory=self._directory,
-            view=self.view,
+            offer=lambda name: self._scheduler.offer(name, _now()),
+            model=lambda name: self._scheduler.model(name, _now()),
             endpoint=self._endpoint,
             options=self._directory.route_options,
             allowed=self._directory.allowed,
@@ -313,9 +314,8 @@ class Daemon:
 
     # ── what the rooms are given ─────────────────────────────────────────────────────────────────────────────────
 
-    def view(self) -> NodeView:
-        """Return the node as it is now."""
-        return self._scheduler.view(_now())
+    def _view(self) -> Generator[None, None, NodeView]:
+        return self._scheduler.view_in_steps(_now())
 
     def not_ready(self) -> tuple[str, ...]:
         """Say why the node takes no requests, one sentence each; ``()`` is ready."""
@@ -371,7 +371,7 @@ class Daemon:
             not_ready=self.not_ready(),
             aliases=self._directory.aliases(),
             processes=process_infos(view, self._instances),
-            logs={row.model: str(log_path(self._places.logs, row.model)) for row in view.models},
+            log=lambda model: str(log_path(self._places.logs, model)),
         )
 
     def _law_broken(self, error: BaseException) -> None:

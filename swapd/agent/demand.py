@@ -6,10 +6,11 @@ crash can lose is the last minute. Stock is also taken when an hour of the wall 
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Final
 
+from swapd.aio.turns import at_once, in_turns
 from swapd.core.accounts import HOUR_S
 from swapd.core.events import DemandKnown, Event, WeekKnown
 from swapd.core.ids import Instant
@@ -32,11 +33,11 @@ class Stocktaking:
         *,
         post: Callable[[Event], None],
         now: Callable[[], Instant],
-        view: Callable[[], NodeView],
+        view: Callable[[], Generator[None, None, NodeView]],
         record: Callable[[], DemandKnown],
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``record`` says what the next run is to be told."""
+        """``view`` builds the node's snapshot in small steps; ``record`` says what the next run is to be told."""
         self._history = history
         self._post = post
         self._now = now
@@ -58,21 +59,20 @@ class Stocktaking:
         if left is not None:
             known, away = left
             self._post(replace(known, at=self._now(), away=away))
-        self._weigh(self._view())
+        self._weigh(at_once(self._view()))
 
     async def run(self) -> None:
         """Take stock for ever."""
         while True:
             await asyncio.sleep(self.pause_s())
-            self.take()
+            self.take(await in_turns(self._view()))
 
     def pause_s(self) -> float:
         """Return how long until stock is to be taken next."""
         return min(EVERY_S, HOUR_S - self._wall() % HOUR_S + _LATE_S)
 
-    def take(self) -> None:
-        """Take stock now."""
-        view = self._view()
+    def take(self, view: NodeView) -> None:
+        """Take stock of the node as it is shown."""
         models = [model for model in view.models if model.configured]
         self._history.observe_demand({model.model: model.totals for model in models}, self._now())
         self._count += 1
@@ -90,7 +90,7 @@ class Stocktaking:
     def end(self) -> None:
         """Take stock for the last time."""
         if self._begun:
-            self.take()
+            self.take(at_once(self._view()))
 
     def _weigh(self, view: NodeView) -> None:
         names = [model.model for model in view.models if model.configured]

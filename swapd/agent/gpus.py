@@ -5,17 +5,19 @@ With virtual devices there is no room: nothing is discovered and nothing is meas
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swapd.aio.supervise import Tasks
 from swapd.config.compile import host_bytes
 from swapd.config.schema import Settings
 from swapd.core.events import Event
 from swapd.core.ids import SECOND, InstanceId, Instant
-from swapd.gpus.room import Gpus
 from swapd.gpus.settings import GpuSettings, sees_host_pids
 from swapd.history.store import History
 from swapd.metrics.now import DriverStats
+
+if TYPE_CHECKING:
+    from swapd.gpus.room import Gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +34,14 @@ class Surroundings:
     library: Any = None
 
 
-def gpu_room(settings: Settings, around: Surroundings) -> Gpus | None:
+def gpu_room(settings: Settings, around: Surroundings) -> "Gpus | None":
     """Return the room of this node's GPUs; ``None``: its devices are virtual."""
     devices = settings.devices
     if devices.virtual is not None:
         return None
+    # NVML's bindings are large: a node without GPUs does without them
+    from swapd.gpus.room import Gpus
+
     return Gpus(
         post=around.post,
         now=around.now,
@@ -54,7 +59,7 @@ def gpu_room(settings: Settings, around: Surroundings) -> Gpus | None:
     )
 
 
-def driver_stats(room: Gpus | None, now: Instant) -> DriverStats | None:
+def driver_stats(room: "Gpus | None", now: Instant) -> DriverStats | None:
     """Return how asking the driver goes; ``None``: the devices are virtual."""
     if room is None:
         return None

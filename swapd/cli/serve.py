@@ -37,7 +37,11 @@ def serve(config: Path, log_format: Literal["json", "console"] | None, log_level
     # the file is about to be read anyway; without this a reload that comes too early would end the daemon
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
+    chosen: Literal["json", "console"] = log_format or ("console" if sys.stderr.isatty() else "json")
+    if chosen == "json":
+        # structlog loads rich wherever it is installed, which takes 3 MB: it is for tracebacks on a terminal
+        sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # says that there is no such module
+
     from swapd.agent.app import run
 
-    chosen: Literal["json", "console"] = log_format or ("console" if sys.stderr.isatty() else "json")
     raise SystemExit(run(config, log_format=chosen, log_level=log_level))

@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -73,12 +72,14 @@ def _finite(text: str) -> float:
 
 def _replayable(rows: list[_Row]) -> Iterable[tuple[str, str, str]]:
     """Yield the rows from time 0 on, each with a service time."""
+    from statistics import median
+
     served: dict[str, list[float]] = {}
     for row in rows:
         if row.service_s is not None:
             served.setdefault(row.model, []).append(row.service_s)
-    usual = {model: statistics.median(times) for model, times in served.items()}
-    of_all = statistics.median(usual.values()) if usual else 1.0
+    usual = {model: median(times) for model, times in served.items()}
+    of_all = median(usual.values()) if usual else 1.0
     for row in rows:
         service = usual.get(row.model, of_all) if row.service_s is None else row.service_s
         yield f"{row.unix_s - rows[0].unix_s:.3f}", row.model, f"{service:.3f}"

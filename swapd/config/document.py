@@ -4,12 +4,16 @@ Run ``python -m swapd.config.document`` at the top of the repository after a cha
 files are stale.
 """
 
+import ast
+import inspect
 import json
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticUndefined, core_schema
 from typing_extensions import override
@@ -94,12 +98,22 @@ a quarter of virtual devices.
 """
 
 
-class _WithoutDefaults(GenerateJsonSchema):
-    """Leaves defaults out, because pydantic shows them as parsed; they are put back as a file writes them."""
+class _Described(GenerateJsonSchema):
+    """Puts descriptions in, and leaves defaults out, because pydantic shows them as parsed.
+
+    The defaults are put back as a file writes them.
+    """
 
     @override
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
+
+    @override
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        described = super().model_schema(schema)
+        for key, text in _descriptions(schema["cls"]).items():
+            described["properties"][key]["description"] = text
+        return described
 
 
 def reference() -> str:
@@ -128,7 +142,7 @@ def json_schema() -> str:
 
 
 def _rows(section: type[Section]) -> Iterator[tuple[str, str, str, str]]:
-    described = _described(section)
+    described, texts = _described(section), _descriptions(section)
     written = _written_defaults(section)
     for key, field in section.model_fields.items():
         form = _form(described["properties"][key], described.get("$defs", {}))
@@ -136,11 +150,26 @@ def _rows(section: type[Section]) -> Iterator[tuple[str, str, str, str]]:
             default = "required"
         else:
             default = "see below" if isinstance(written[key], dict) and written[key] else f"`{_yaml(written[key])}`"
-        yield f"`{key}`", form, default, _line(field.description or "")
+        yield f"`{key}`", form, default, _line(texts.get(key, ""))
+
+
+def _descriptions(section: type[BaseModel]) -> dict[str, str]:
+    """Return the text under each field of a section."""
+    (written,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(written, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(written.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def _described(section: type[Section]) -> dict[str, Any]:
-    return section.model_json_schema(schema_generator=_WithoutDefaults)
+    return section.model_json_schema(schema_generator=_Described)
 
 
 def _written_defaults(section: type[Section]) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from typing_extensions import override
-from watchfiles import awatch
+from swapd.aio.watching import watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +75,15 @@ def fingerprint(path: Path) -> Fingerprint:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
-class _Ended(asyncio.Event):
-    """Is set when ``stop`` is; a cancelled watcher sets its event too, and must not set the caller's."""
-
-    def __init__(self, stop: asyncio.Event) -> None:
-        super().__init__()
-        self._stop = stop
-
-    @override
-    def is_set(self) -> bool:
-        return super().is_set() or self._stop.is_set()
-
-
 async def _looks(path: Path, stop: asyncio.Event, pace: Pace) -> AsyncGenerator[None, None]:
     """Yield whenever the file may have changed; ends when the watched directory is no longer the one at that path."""
     directory = path.parent
-    watched = _inode(directory)
-    timeout = max(1, round(pace.poll * 1000))
-    events = awatch(
-        directory,
-        watch_filter=None,
-        stop_event=_Ended(stop),
-        rust_timeout=timeout,
-        yield_on_timeout=True,
-        recursive=False,
-    )
+    looked_at = _inode(directory)
+    events = watched(directory, quiet_ms=max(1, round(pace.poll * 1000)), recursive=False, stopped=stop.is_set)
     async with aclosing(events):
         async for _ in events:
             yield
-            if _inode(directory) != watched:
+            if _inode(directory) != looked_at:
                 return
 
 

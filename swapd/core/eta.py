@@ -27,15 +27,18 @@ _SERVICE_WEIGHT: Final = 0.2
 
 def note_load_times(model: Model, source: Source, times: Iterable[Duration]) -> None:
     """Remember measured load times; the median of the last five is what is expected from now on."""
-    model.load_times.setdefault(source, deque(maxlen=KEPT)).extend(times)
+    kept = model.load_times.setdefault(source, deque(maxlen=KEPT))
+    kept.extend(times)
+    if kept:
+        model.typical = dict(sorted({**model.typical, source: median(kept)}.items()))
     expect(model)
 
 
 def expect(model: Model) -> None:
     """Set the expected load time: as measured where the weights came from last, disk or memory; else as configured."""
-    kept = model.load_times
-    measured = kept.get(model.weights.local) or kept.get(Source.CACHE) or kept.get(Source.PAGE_CACHE)
-    model.lhat = median(measured) if measured else model.spec.load_estimate
+    typical = model.typical
+    sources = (model.weights.local, Source.CACHE, Source.PAGE_CACHE)
+    model.lhat = next((typical[source] for source in sources if source in typical), model.spec.load_estimate)
 
 
 def note_service(model: Model, duration: int) -> None:
@@ -46,6 +49,7 @@ def note_service(model: Model, duration: int) -> None:
 def note_release_time(node: Node, model: Model, took: Duration) -> None:
     """Remember how long it took from the order to stop until the memory was free."""
     node.release_times.append(took)
+    node.usual_release = median(node.release_times)
     model.release_times.append(took)
     model.release = median(model.release_times)
     node.longest_release = max(other.release or Duration(0) for other in node.models.values())
@@ -53,7 +57,7 @@ def note_release_time(node: Node, model: Model, took: Duration) -> None:
 
 def release_estimate(node: Node) -> Duration:
     """Return the expected time from the order to stop until the memory is free, whoever it is."""
-    return median(node.release_times) if node.release_times else RELEASE_ESTIMATE
+    return RELEASE_ESTIMATE if node.usual_release is None else node.usual_release
 
 
 def release_of(node: Node, victims: Iterable[Instance]) -> Duration:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from swapd.core.guards import evictable
 from swapd.core.host_memory import given_up, is_short, lacking
-from swapd.core.ids import GpuSet, InstanceId, gpu_indices
+from swapd.core.ids import Bytes, GpuSet, InstanceId, gpu_indices
 from swapd.core.node import Node
 from swapd.core.placement import GpuOption, legal_sets, option, suited
 from swapd.core.policies.base import Resident
@@ -23,6 +23,10 @@ from swapd.core.weights import reload_time
 
 #: a set of GPUs and the number of its class, a lower one is better
 Ranked = tuple[GpuSet, int]
+#: what GPUs offer, by index and by what of a need that depends on; while nobody moves, and the same may leave
+Known = dict[tuple[int, Bytes, bool], GpuOption | None]
+#: who may leave, and the cost of losing each; what that makes of the GPUs
+Leaving = tuple[dict[InstanceId, float], Known]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +95,24 @@ def cost(node: Node, instance: Instance, floor: float) -> float:
     return node.policy.value(resident) * gpus
 
 
-def find(node: Node, need: Need, avail: GpuSet, costs: Mapping[InstanceId, float]) -> Plan | None:
-    """Return the cheapest plan within ``avail`` when the instances in ``costs`` may leave; ``None``: there is none."""
+def find(
+    node: Node, need: Need, avail: GpuSet, costs: Mapping[InstanceId, float], known: Known | None = None
+) -> Plan | None:
+    """Return the cheapest plan within ``avail`` when the instances in ``costs`` may leave; ``None``: there is none.
+
+    ``known`` is what was found out for other needs with the same ``costs``; it is added to.
+    """
+    known = {} if known is None else known
     options: dict[int, GpuOption] = {}
     usable = clear = waiting = 0
     for gpu in node.on(GpuSet(avail & suited(node, need))):
-        found = option(gpu, need, costs)
+        index = gpu.index
+        key = index, need.bytes_per_gpu, need.exclusive
+        if key in known:
+            found = known[key]
+        else:
+            found = known[key] = option(gpu, need, costs)
         if found is not None:
-            index = gpu.index
             options[index] = found
             usable |= 1 << index
             clear |= found.clear << index

@@ -167,8 +167,9 @@ class Node:
     clock: float = 0.0
     #: instances in RESERVED or LOADING
     loads_running: int = 0
-    #: last times from stop to released memory
+    #: last times from stop to released memory, and their median; ``None``: none was measured
     release_times: deque[Duration] = field(default_factory=lambda: deque(maxlen=5))
+    usual_release: Duration | None = None
     #: what that takes with the models that take longest, by the median of each; 0: none was measured
     longest_release: Duration = Duration(0)
     #: feasibility may have changed for those who already wait

@@ -76,7 +76,10 @@ class GpuOption:
 
 
 def option(gpu: GpuRecord, need: Need, candidates: Mapping[InstanceId, float]) -> GpuOption | None:
-    """Return what must leave ``gpu`` for a model with this need, or ``None`` if it cannot be had."""
+    """Return what must leave ``gpu`` for a model with this need, or ``None`` if it cannot be had.
+
+    Of the need it depends on nothing but the bytes and whether it shares: see ``eviction.Known``.
+    """
     free = gpu.memory_bytes - gpu.foreign_bytes - need.bytes_per_gpu
     if free < 0:
         return None

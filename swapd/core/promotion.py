@@ -12,7 +12,7 @@ Models are ranked by the GPU-seconds of loading they have caused in the observed
 pins that are advised fit the node together: they are given out by rank, but first to those that have them already.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
@@ -95,19 +95,27 @@ class Advice:
         return caused(self.model)
 
 
-def report(view: NodeView) -> tuple[Advice, ...]:
-    """Return the advice on every configured model, the costliest first."""
-    return advice_on((model for model in view.models if model.configured), Pool.of(view))
+def advice_on_all(view: NodeView) -> Iterator[Advice]:
+    """Yield the advice on every configured model, in the order in which pins are given out."""
+    return _advised((model for model in view.models if model.configured), Pool.of(view))
 
 
 def advice_on(models: Iterable[ModelView], pool: Pool) -> tuple[Advice, ...]:
     """Return the advice on these models, the costliest first; it is right if no other ``may_move``."""
-    advice = []
-    for model in sorted(models, key=_turn):
-        advice.append(advise(model, pool))
-        if advice[-1].move is Move.PIN:
-            pool = pool.with_pin(model)
+    return ranked(_advised(models, pool))
+
+
+def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
+    """Return advice with the costliest model first."""
     return tuple(sorted(advice, key=lambda one: (-one.caused_gpu_seconds, one.model.model)))
+
+
+def _advised(models: Iterable[ModelView], pool: Pool) -> Iterator[Advice]:
+    for model in sorted(models, key=_turn):
+        advice = advise(model, pool)
+        yield advice
+        if advice.move is Move.PIN:
+            pool = pool.with_pin(model)
 
 
 def may_move(*, move: Move, verdict: Verdict, pinned_by: PinnedBy | None, week: Week | None) -> bool:

@@ -60,7 +60,7 @@ from swapd.core.policies import EvictionPolicy, policy_named
 from swapd.core.settle import settle
 from swapd.core.topology import NodeTopology
 from swapd.core.viability import NodeLoad
-from swapd.core.view import NodeView, WeightStanding
+from swapd.core.view import ModelView, NodeView, Offer, WeightStanding
 
 _FIRST = InstanceId(1)
 
@@ -204,6 +204,16 @@ class Scheduler:
         Looking changes nothing: a replay without it comes to the same.
         """
         return snapshot.build(self._node, self._node.at if at is None else max(self._node.at, at))
+
+    def model(self, name: ModelName, at: Instant) -> ModelView | None:
+        """Return one model as ``view`` shows it; ``None``: it is not there."""
+        model = self._node.models.get(name)
+        return None if model is None else snapshot.model_view(self._node, model, max(self._node.at, at))
+
+    def offer(self, name: ModelName, at: Instant) -> Offer | None:
+        """Return what clients are told of a model; ``None``: it is not there."""
+        model = self._node.models.get(name)
+        return None if model is None else snapshot.offer(model, max(self._node.at, at))
 
     def standings(self, at: Instant | None = None) -> Mapping[ModelName, WeightStanding]:
         """Return what the weight cache has to know of each model whose weights it keeps; changes nothing."""

@@ -16,11 +16,10 @@ from swapd.core.asking import ask
 from swapd.core.commands import EvictionBlocked
 from swapd.core.due import expire
 from swapd.core.eta import clearing_estimate, longest_release, release_of, surplus, weights_slack
-from swapd.core.eviction import Failed, Plan, candidates, find
+from swapd.core.eviction import Failed, Leaving, Plan, candidates, find
 from swapd.core.feasibility import Infeasible, infeasible
 from swapd.core.grants import refuse_all
 from swapd.core.guards import blocked_by, is_patient, quiet
-from swapd.core.ids import InstanceId
 from swapd.core.lawbook import law
 from swapd.core.lifecycle import Cause
 from swapd.core.moves import book, drain, forget, unload
@@ -143,7 +142,7 @@ def _place_pending(node: Node) -> None:
         return
     clearing, longest = clearing_estimate(node), longest_release(node)
     failed = Failed()
-    costs: dict[bool, dict[InstanceId, float]] = {}
+    leaving: dict[bool, Leaving] = {}
     for name in node.pending:
         model = node.models[name]
         assert model.since is not None
@@ -156,9 +155,9 @@ def _place_pending(node: Node) -> None:
         holder = node.reservation is not None and node.reservation.model is model
         if (failed.covers(model.need, patient=patient) and not holder) or (node.manual and not model.orders):
             continue
-        if holder or patient not in costs:
-            costs[patient] = candidates(node, patient=patient, holder=holder)
-        plan = find(node, model.need, surplus(node, model), costs[patient])
+        if holder or patient not in leaving:
+            leaving[patient] = candidates(node, patient=patient, holder=holder), {}
+        plan = find(node, model.need, surplus(node, model), *leaving[patient])
         if plan is None:
             failed.add(model.need, patient=patient)
             _note_blocks(node, model, patient=patient)
@@ -169,7 +168,7 @@ def _place_pending(node: Node) -> None:
             if node.loads_running >= most:
                 return
         if holder or plan is not None:
-            costs.clear()
+            leaving.clear()
         if failed.covers_all(node.needs) and node.reservation is None:
             break
     _explain(node, clearing)

@@ -1,16 +1,16 @@
 """Builds the frozen view of the node; the only door through which others see the core's state."""
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from swapd.core.eta import release_estimate
-from swapd.core.ids import NO_GPUS, Bytes, GpuSet, InstanceId, Instant
+from swapd.core.ids import NO_GPUS, Bytes, GpuSet, Instant
 from swapd.core.node import GpuRecord, Node
 from swapd.core.node_drain import drained
 from swapd.core.reasons import State, WaitingFor
 from swapd.core.state import Instance, Model
-from swapd.core.view import FetchView, FreeView, GpuView, InstanceView, ModelView, NodeView, ReservationView
-from swapd.core.weights import lacks_weights, median, remaining_fetch
+from swapd.core.view import FetchView, FreeView, GpuView, InstanceView, ModelView, NodeView, Offer, ReservationView
+from swapd.core.weights import lacks_weights, remaining_fetch
 
 #: less foreign memory than this leaves a GPU free: a display, a monitor's context
 FOREIGN_OF_WEIGHT: Final = Bytes(1 << 30)
@@ -64,8 +64,18 @@ def bare(node: Node, at: Instant, shown: tuple[ModelView, ...] = ()) -> NodeView
 
 def models(node: Node, chosen: Iterable[Model], at: Instant) -> tuple[ModelView, ...]:
     """Return some models of the node as ``build`` shows them."""
-    instances = {instance.id: _instance(instance) for instance in node.instances.values()}
-    return tuple(_model(node, model, instances, at) for model in chosen)
+    return tuple(model_view(node, model, at) for model in chosen)
+
+
+def offer(model: Model, at: Instant) -> Offer:
+    """Return what clients are told of a model."""
+    return Offer(
+        None if model.instance is None else _instance(model.instance),
+        _ahead(model.cooling_until, at) is not None,
+        model.weights.cached is not None,
+        model.spec.max_wait,
+        model.typical,
+    )
 
 
 def _by_name(node: Node) -> list[Model]:
@@ -87,10 +97,11 @@ def _instance(instance: Instance) -> InstanceView:
     )
 
 
-def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView], at: Instant) -> ModelView:
+def model_view(node: Node, model: Model, at: Instant) -> ModelView:
+    """Return one model as ``build`` shows it."""
     demand = model.demand
     faded = model.frequency * 2.0 ** ((model.frequency_at - at) / node.settings.frequency_half_life)
-    instance = None if model.instance is None else instances[model.instance.id]
+    instance = None if model.instance is None else _instance(model.instance)
     return ModelView(
         model=model.name,
         instance=instance,
@@ -101,7 +112,7 @@ def _model(node: Node, model: Model, instances: Mapping[InstanceId, InstanceView
         oldest_waiter=model.queue.oldest().arrived if model.queue else None,
         in_flight=0 if instance is None else instance.in_flight,
         load_estimate=model.lhat,
-        load_times={source: median(times) for source, times in sorted(model.load_times.items())},
+        load_times=model.typical,
         max_wait=model.spec.max_wait,
         fetched=model.spec.fetched,
         cached_bytes=model.weights.cached,

@@ -13,6 +13,7 @@ Rules that hold here:
 
 import enum
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -227,9 +228,11 @@ class Model:
     thrash_pin_refused: str = ""
     #: bytes per GPU as measured when it was ready last, with its present revision; ``None``: never
     measured: Bytes | None = None
-    #: measured load times per source, the last five
+    #: measured load times per source, the last five …
     load_times: dict[Source, deque[Duration]] = field(default_factory=dict)
-    #: expected load time: the median of ``load_times``, or the configured estimate
+    #: … and their medians, by source; replaced and never changed, for views hold it
+    typical: Mapping[Source, Duration] = field(default_factory=dict)
+    #: expected load time: one of these medians, or the configured estimate
     lhat: Duration = Duration(0)
     #: last times from stop to released memory, and their median; ``None``: none was measured
     release_times: deque[Duration] = field(default_factory=lambda: deque(maxlen=5))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from swapd.core.accounts import Costs
 from swapd.core.catalog import Mode, OnThrash, Priority, Source
@@ -131,6 +132,30 @@ class ModelView:
     def caused_gpu_seconds(self) -> float:
         """GPU-seconds of loading it has caused since the daemon's start, own and charged."""
         return self.totals.caused_gpu_seconds
+
+
+class Offer(NamedTuple):
+    """What clients are told of a model: where it is, and how long a cold start takes.
+
+    It is asked for all models at once and for each of a crowd that leaves, so it has little in it and costs little.
+    """
+
+    #: the instance that serves or will serve it; ``None``: absent
+    instance: InstanceView | None
+    #: its loads have failed, and none is tried for now
+    cooling: bool
+    #: its copy is in the node's weight cache
+    cached: bool
+    #: the published cold-start promise
+    max_wait: Duration
+    #: median of the last five load times by source, where there are any
+    load_times: Mapping[Source, Duration]
+
+    @property
+    def ready_since(self) -> Instant | None:
+        """Since when it is ready; ``None``: it is not."""
+        instance = self.instance
+        return instance.since if instance is not None and instance.state is State.READY else None
 
 
 @dataclass(frozen=True, slots=True)

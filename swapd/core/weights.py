@@ -44,8 +44,8 @@ def expected_fetch(node: Node, model: Model) -> Duration:
 
 def _reckoned_fetch(node: Node, model: Model) -> Duration | None:
     """Return how long a whole fetch takes by what was measured; ``None``: nothing was."""
-    remote = model.load_times.get(Source.REMOTE)
-    if remote and (measured := median(remote) - model.lhat) > 0:
+    remote = model.typical.get(Source.REMOTE)
+    if remote is not None and (measured := remote - model.lhat) > 0:
         return Duration(measured)
     return node.bandwidth.time_of(model.weights.size) if model.weights.size else None
 

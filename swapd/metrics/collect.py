@@ -3,11 +3,11 @@
 Runs on the loop's thread. A scrape reads the node and writes its page there too, in steps between which the loop turns.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Final, assert_never
 
+from swapd.aio.turns import in_turns
 from swapd.core.commands import (
     CoolingDown,
     DriverChanged,
@@ -59,10 +59,6 @@ _CODES = tuple(str(code) for code in range(600))
 
 def _code(code: int) -> str:
     return _CODES[code] if 0 <= code < len(_CODES) else str(code)
-
-
-_AT_ONCE_S: Final = 0.0003
-"""Of a scrape's work, before others have their turn."""
 
 
 class TooManyScrapesError(Exception):
@@ -278,17 +274,8 @@ class Metrics:
         if self._pages >= MAX_PAGES:
             raise TooManyScrapesError(f"{MAX_PAGES} scrapes are being answered; scrape less often")
         self._pages += 1
-        steps = self._page(accept)
-        clock = time.perf_counter
         try:
-            while True:
-                end = clock() + _AT_ONCE_S
-                while clock() < end:
-                    next(steps)
-                await asyncio.sleep(0)
-        except StopIteration as done:
-            page: tuple[bytes, str] = done.value
-            return page
+            return await in_turns(self._page(accept))
         finally:
             self._pages -= 1
 

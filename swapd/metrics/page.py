@@ -1,7 +1,6 @@
 """Renders the page from a frozen snapshot, in steps of a fraction of a millisecond.
 
-Three hundred models have some ten thousand series, which take a tenth of a second. A thread would be no way out: it
-holds the interpreter for milliseconds at a time, and every event of the loop would wait for it.
+Three hundred models have some ten thousand series, which take a tenth of a second.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence

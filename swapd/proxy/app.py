@@ -24,7 +24,6 @@ from swapd.proxy.front.server import FrontServer
 from swapd.proxy.gate import Gate
 from swapd.proxy.inference import serve
 from swapd.proxy.pooled import PooledRelay
-from swapd.proxy.ready import ReadyModels
 from swapd.proxy.relay import Relay
 from swapd.proxy.request_id import HEADER, request_id_of
 from swapd.proxy.routes import FORWARDED, Match, dialect_of, find
@@ -52,7 +51,6 @@ class FrontDoor:
             gate=self.gate,
             relay=relay or PooledRelay(settings.connect_timeout),
             budget=Budget(settings.max_buffered),
-            ready=ReadyModels(services.view, services.now),
         )
         self._server = FrontServer(
             self.handle,

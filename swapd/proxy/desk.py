@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from swapd.core.ids import Instant, ModelName
 from swapd.proxy.budget import Budget
 from swapd.proxy.gate import Gate
-from swapd.proxy.ready import ReadyModels
 from swapd.proxy.relay import Relay
 from swapd.proxy.services import Services
 from swapd.proxy.settings import ProxySettings
@@ -19,4 +19,8 @@ class Desk:
     gate: Gate
     relay: Relay
     budget: Budget
-    ready: ReadyModels
+
+    def ready_since(self, model: ModelName) -> Instant | None:
+        """Return since when a model is ready; ``None``: it is not."""
+        offer = self.services.offer(model)
+        return None if offer is None else offer.ready_since

@@ -71,7 +71,7 @@ def _failed(message: str) -> Failure:
 
 
 def _endpoint(services: Services, model: ModelName) -> Endpoint | None:
-    for view in services.view().models:
-        if view.model == model and view.instance is not None and view.instance.state in _ALIVE:
-            return services.endpoint(view.instance.instance)
-    return None
+    offer = services.offer(model)
+    if offer is None or offer.instance is None or offer.instance.state not in _ALIVE:
+        return None
+    return services.endpoint(offer.instance.instance)

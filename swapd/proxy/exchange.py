@@ -68,7 +68,7 @@ class Exchange:
         self.body.release()
         if self.lease is not None:
             if self.lease.waits:
-                ready = desk.ready.since(self.lease.model)
+                ready = desk.ready_since(self.lease.model)
                 self.lease.left(cold_start=ready is None or ready > self.lease.arrived)
             self.lease.end(outcome)
         desk.services.finished(self._record(desk.services.now()))

@@ -34,7 +34,7 @@ async def wait(desk: Desk, exchange: Exchange, lease: Lease, interval: Duration)
 
 def comment(desk: Desk, lease: Lease) -> bytes:
     """Return the comment that is sent while a request waits: ``: waiting for weights, 43 %, about 35 s``."""
-    model = desk.ready.model(lease.model)
+    model = desk.services.model(lease.model)
     waited_for = None if model is None else next((one for one in WaitingFor if model.queued.get(one)), None)
     if model is None or waited_for is None:
         return f": waiting for {lease.model}\n\n".encode()

@@ -12,7 +12,7 @@ from typing import Any, Final
 import swapd
 from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.reasons import State
-from swapd.core.view import ModelView
+from swapd.core.view import Offer
 from swapd.proxy.errors import invalid, unknown_model
 from swapd.proxy.failure import RefusedError
 from swapd.proxy.naming import name_in_path
@@ -49,61 +49,59 @@ def answer(services: Services, match: Match) -> dict[str, Any]:
             raise AssertionError(f"{kind} is not answered from memory")
 
 
-def state_of(view: ModelView | None) -> str:
+def state_of(offer: Offer | None) -> str:
     """Return a model's state in the words of the core; ``failed``, ``cached`` or ``absent`` without an instance."""
-    if view is None:
+    if offer is None:
         return _ABSENT
-    if view.instance is not None:
-        return view.instance.state.value
-    if view.cooling_until is not None:
+    if offer.instance is not None:
+        return offer.instance.state.value
+    if offer.cooling:
         return _FAILED
-    return _ABSENT if view.cached_bytes is None else _CACHED
+    return _CACHED if offer.cached else _ABSENT
 
 
-def cold_start_of(view: ModelView) -> dict[str, Any]:
+def cold_start_of(offer: Offer) -> dict[str, Any]:
     """Return the promise, the median of the last five cold starts by source, in seconds, and where the weights are."""
     return {
-        "state": _whereabouts(view),
-        "max_wait_s": _seconds(view.max_wait),
-        "cold_start_s": {source.value: _seconds(duration) for source, duration in view.load_times.items()},
+        "state": _whereabouts(offer),
+        "max_wait_s": _seconds(offer.max_wait),
+        "cold_start_s": {source.value: _seconds(duration) for source, duration in offer.load_times.items()},
     }
 
 
-def _whereabouts(view: ModelView) -> str:
-    state = None if view.instance is None else view.instance.state
+def _whereabouts(offer: Offer) -> str:
+    state = None if offer.instance is None else offer.instance.state
     if state in _RESIDENT:
         return "resident"
     if state in _ASLEEP:
         return "asleep"
-    return _ABSENT if view.cached_bytes is None else _CACHED
+    return _CACHED if offer.cached else _ABSENT
 
 
 def _seconds(duration: Duration) -> float:
     return round(duration / SECOND, 3)
 
 
-def _views(services: Services) -> dict[ModelName, ModelView]:
-    return {view.model: view for view in services.view().models}
-
-
 def _listing(services: Services) -> Iterator[dict[str, Any]]:
-    views = _views(services)
     for model in services.directory.models():
-        view = views.get(model.name)
-        yield _entry(model.name, model, view)
-        for alias in model.aliases:
-            yield {**_entry(alias, model, view), "alias_of": model.name}
+        yield from _entries(services, model)
 
 
-def _entry(name: str, model: ListedModel, view: ModelView | None) -> dict[str, Any]:
-    entry = {"id": name, "object": "model", "created": model.created, "owned_by": "swapd", "state": state_of(view)}
-    return entry if view is None else {**entry, "swapd": cold_start_of(view)}
+def _entries(services: Services, model: ListedModel) -> Iterator[dict[str, Any]]:
+    """Yield a model's entry, and one for each of its aliases."""
+    offer = services.offer(model.name)
+    told = {"object": "model", "created": model.created, "owned_by": "swapd", "state": state_of(offer)}
+    if offer is not None:
+        told["swapd"] = cold_start_of(offer)
+    yield {"id": model.name, **told}
+    for alias in model.aliases:
+        yield {"id": alias, **told, "alias_of": model.name}
 
 
 def _one(services: Services, raw_name: str) -> dict[str, Any]:
-    name = name_in_path(raw_name)
-    _known(services, raw_name)
-    return next(entry for entry in _listing(services) if entry["id"] == name)
+    known = _known(services, raw_name)
+    model = next(model for model in services.directory.models() if model.name == known)
+    return next(entry for entry in _entries(services, model) if entry["id"] == name_in_path(raw_name))
 
 
 def _tags(services: Services) -> Iterator[dict[str, Any]]:
@@ -122,7 +120,7 @@ def _tags(services: Services) -> Iterator[dict[str, Any]]:
 
 def _triton_ready(services: Services, raw_name: str) -> dict[str, Any]:
     model = _known(services, raw_name)
-    state = state_of(_views(services).get(model))
+    state = state_of(services.offer(model))
     if state != State.READY:
         raise RefusedError(invalid(f"The model {model} is {state}; a request loads it.", code="model_not_ready"))
     return {}

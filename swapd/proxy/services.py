@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from swapd.core.commands import Grant
 from swapd.core.events import Event, RequestArrived
 from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId
-from swapd.core.view import NodeView
+from swapd.core.view import ModelView, Offer
 from swapd.proxy.record import RequestRecord
 
 T = TypeVar("T")
@@ -79,7 +79,10 @@ class Services:
     now: Callable[[], Instant]
     next_request_id: Callable[[], RequestId]
     directory: Directory
-    view: Callable[[], NodeView]
+    #: what clients are told of a model; ``None``: there is none of this name
+    offer: Callable[[ModelName], Offer | None]
+    #: all of one model, which costs as much as many offers; ``None`` likewise
+    model: Callable[[ModelName], ModelView | None]
     #: ``None``: the instance is gone
     endpoint: Callable[[InstanceId], Endpoint | None]
     options: Callable[[ModelName], RouteOptions]

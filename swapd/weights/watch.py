@@ -11,7 +11,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
-from watchfiles import Change, awatch
+from watchfiles import Change
+
+from swapd.aio.watching import watched
 
 _STEP_MS: Final = 100
 _QUIET_MS: Final = 1000
@@ -40,16 +42,16 @@ async def signs(path: Path, own: Path, *, period_s: float) -> AsyncIterator[None
 
 async def _looks(path: Path, matters: Callable[[Change, str], bool], period_s: float) -> AsyncGenerator[None, None]:
     """Yield whenever a look is due; ends when another folder is at the path."""
-    watched = _inode(path)
+    looked_at = _inode(path)
     quiet_s, again = 0.0, False
-    events = awatch(path, watch_filter=matters, step=_STEP_MS, rust_timeout=_QUIET_MS, yield_on_timeout=True)
+    events = watched(path, matters=matters, step_ms=_STEP_MS, quiet_ms=_QUIET_MS)
     async with aclosing(events):
         async for changes in events:
             quiet_s = 0.0 if changes else quiet_s + _QUIET_S
             if changes or again or quiet_s >= period_s:
                 quiet_s, again = 0.0, bool(changes)
                 yield
-            if _inode(path) != watched:
+            if _inode(path) != looked_at:
                 return
 
 

@@ -3,19 +3,21 @@
 import json
 from dataclasses import replace
 
+from swapd.admin.status import status_document
+from swapd.aio.turns import at_once
 from swapd.core.ids import Bytes, GpuSet, ModelName
 from swapd.core.topology import GpuHealth
-from swapd.core.view import FreeView
-from tests.fakes.control import FakeControl
+from swapd.core.view import FreeView, NodeView
+from tests.fakes.control import extras
 from tests.fakes.gpu_nodes import CAPACITY, gpu, gpu_node, sick, topology
 from tests.fakes.node_views import GIB, node_view
 
 Json = dict[str, object]
 
 
-def document(view: object) -> Json:
+def document(view: NodeView) -> Json:
     """Build the document and send it through JSON, as a reader gets it."""
-    made = FakeControl(view=view).status()  # type: ignore[arg-type]  # a NodeView
+    made = at_once(status_document(view, extras()))
     read: Json = json.loads(json.dumps(made))
     assert read == made
     return read

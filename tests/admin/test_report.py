@@ -5,6 +5,7 @@ import json
 import pytest
 
 from swapd.admin.report import report_document
+from swapd.aio.turns import at_once
 from swapd.core.accounts import Costs
 from swapd.core.catalog import OnThrash
 from swapd.core.ids import Duration, ModelName
@@ -34,7 +35,7 @@ def test_the_report_says_what_each_model_costs_and_what_to_do() -> None:
         load_verdict=Verdict.THRASHING,
         load_fraction=0.4,
     )
-    document = json.loads(json.dumps(report_document(view)))
+    document = json.loads(json.dumps(at_once(report_document(view))))
     assert document["node"] == {
         "gpus": 2,
         "pinned_gpus": 0,
@@ -77,7 +78,7 @@ def test_the_report_says_what_each_model_costs_and_what_to_do() -> None:
 
 def test_pins_are_told_with_who_made_them() -> None:
     pinned = model_view("p", pinned_by=PinnedBy.ON_THRASH, load_estimate=Duration(0))
-    document = report_document(node_view(pinned, on_thrash=OnThrash.PIN))
+    document = at_once(report_document(node_view(pinned, on_thrash=OnThrash.PIN)))
     assert document["node"]["pinned_gpus"] == 1
     (model,) = document["models"]
     assert (model["pinned_by"], model["warm_limit_per_hour"]) == ("on_thrash", None)
@@ -85,5 +86,5 @@ def test_pins_are_told_with_who_made_them() -> None:
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_the_node_has_a_sentence_for_every_verdict(verdict: Verdict) -> None:
-    document = report_document(node_view(load_verdict=verdict))
+    document = at_once(report_document(node_view(load_verdict=verdict)))
     assert document["node"]["detail"]

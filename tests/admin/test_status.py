@@ -2,11 +2,12 @@
 
 import json
 
-from swapd.admin.status import ConfigInfo, ProcessInfo
+from swapd.admin.status import ConfigInfo, ProcessInfo, status_document
+from swapd.aio.turns import at_once
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, ModelName
 from swapd.core.reasons import Stage, State, Verdict, WaitingFor
 from swapd.core.view import NodeView, ReservationView
-from tests.fakes.control import FakeControl, extras
+from tests.fakes.control import extras
 from tests.fakes.node_views import GIB, at, gpu_view, instance_view, model_view, node_view
 
 Json = dict[str, object]
@@ -14,7 +15,7 @@ Json = dict[str, object]
 
 def document(view: NodeView, **changes: object) -> Json:
     """Build the document and send it through JSON, as a reader gets it."""
-    made = FakeControl(view=view, extras=extras(**changes)).status()
+    made = at_once(status_document(view, extras(**changes)))
     read: Json = json.loads(json.dumps(made))
     assert read == made
     return read
@@ -89,7 +90,7 @@ def test_a_model_that_cools_down_is_failed_and_says_for_how_long_and_why() -> No
 
 
 def test_the_log_of_a_model_is_named_also_when_nothing_of_it_runs() -> None:
-    shown = document(node_view(model_view("m01")), logs={ModelName("m01"): "/var/log/m01.log"})
+    shown = document(node_view(model_view("m01")), log=lambda name: f"/var/log/{name}.log")
     assert shown["models"][0]["log"] == "/var/log/m01.log"
 
 

@@ -51,10 +51,10 @@ async def test_it_serves_until_it_is_told_to_stop_and_leaves_in_order(tmp_path: 
         living = asyncio.ensure_future(daemon.live())
         result = await daemon._control.load("a")  # type: ignore[arg-type] - a plain string is a model's name
         assert result.ok
-        assert [model.instance is not None for model in daemon.view().models] == [True]
+        assert [model.instance is not None for model in daemon._scheduler.view().models] == [True]
         signals.stop.set()
         assert await living == EXIT_OK
-    assert daemon.view().instances == ()
+    assert daemon._scheduler.view().instances == ()
 
 
 async def test_a_broken_law_dumps_the_last_facts_kills_the_engines_and_ends_with_its_own_status(
@@ -63,7 +63,7 @@ async def test_a_broken_law_dumps_the_last_facts_kills_the_engines_and_ends_with
     async with composed(tmp_path) as (daemon, _):
         living = asyncio.ensure_future(daemon.live())
         await daemon._control.load("a")  # type: ignore[arg-type] - a plain string is a model's name
-        [process] = [daemon._instances.describe(instance.instance) for instance in daemon.view().instances]
+        [process] = [daemon._instances.describe(instance.instance) for instance in daemon._scheduler.view().instances]
         assert process is not None
         assert process.pid is not None
         sound = Scheduler.handle

@@ -10,8 +10,9 @@ from swapd.core.accounts import Costs
 from swapd.core.events import DemandKnown, Event, WeekKnown
 from swapd.core.ids import SECOND, Duration, Instant, ModelName
 from swapd.core.reasons import PinnedBy
+from swapd.core.view import NodeView
 from swapd.history.store import History
-from tests.fakes.node_views import model_view, node_view
+from tests.fakes.node_views import in_steps, model_view, node_view
 
 M01 = ModelName("m01")
 HOUR_BEGINS_S = 500_000 * 3600.0
@@ -29,13 +30,14 @@ class Run:
             history,
             post=self.facts.append,
             now=lambda: Instant(round(self.now_s * SECOND)),
-            view=lambda: node_view(
-                model_view("m01", totals=Costs(self.requests), pinned_by=self.pinned_by),
-                model_view("leaving", configured=False),
-            ),
+            view=lambda: in_steps(self.view()),
             record=lambda: DemandKnown(Instant(1), {}, Duration(2), self.requests + 0.5 * bool(self.pinned_by)),
             wall=wall,
         )
+
+    def view(self) -> NodeView:
+        asked_for = model_view("m01", totals=Costs(self.requests), pinned_by=self.pinned_by)
+        return node_view(asked_for, model_view("leaving", configured=False))
 
     def weeks(self) -> list[dict[ModelName, float]]:
         told = (fact.weeks for fact in self.facts if isinstance(fact, WeekKnown))
@@ -66,11 +68,11 @@ async def test_the_week_is_told_at_the_start_now_and_then_and_when_an_hour_ends(
         wall.time_s += EVERY_S
         run.now_s += EVERY_S
         run.requests += 1
-        run.stock.take()
+        run.stock.take(run.view())
         assert len(run.weeks()) == 1 + minute // WEIGHED_EVERY
     assert run.weeks()[-1] == {M01: 30}
     wall.time_s = HOUR_BEGINS_S + 2 * 3600
-    run.stock.take()
+    run.stock.take(run.view())
     assert len(run.weeks()) == 5
     await history.aclose()
 
@@ -93,7 +95,7 @@ async def test_the_next_run_is_told_what_this_one_has_left(tmp_path: Path) -> No
     run = Run(first, wall)
     run.stock.begin()
     run.requests = 7
-    run.stock.take()
+    run.stock.take(run.view())
     run.pinned_by = PinnedBy.ON_THRASH
     run.stock.end()
     await first.aclose()

@@ -9,7 +9,7 @@ from swapd.agent.control import AgentControl
 from swapd.core.view import NodeView
 from tests.fakes.control import extras
 from tests.fakes.gpu_nodes import gpu_node
-from tests.fakes.node_views import instance_view, model_view, node_view
+from tests.fakes.node_views import in_steps, instance_view, model_view, node_view
 
 
 class FakeDriver:
@@ -36,7 +36,7 @@ def control(view: NodeView, driver: FakeDriver | None, *not_ready: str) -> Agent
         directory=nothing,
         reloader=nothing,
         extras=lambda _: extras(not_ready=not_ready),
-        view=lambda: view,
+        view=lambda: in_steps(view),
         arrivals=nothing,
         timelines=nothing,
         weights=nothing,
@@ -79,7 +79,7 @@ async def test_virtual_devices_have_no_driver_to_release() -> None:
         assert (answer.ok, answer.detail.partition(":")[0]) == (False, "the devices are virtual")
 
 
-def test_the_topology_is_what_a_placer_is_told() -> None:
-    shown = control(gpu_node(), None, "the daemon is starting").topology()
+async def test_the_topology_is_what_a_placer_is_told() -> None:
+    shown = await control(gpu_node(), None, "the daemon is starting").topology()
     assert list(shown) == ["topology", "free", "models", "state"]
     assert shown["state"] == {"v": 1, "state": "degraded", "ready": False, "reasons": ["the daemon is starting"]}

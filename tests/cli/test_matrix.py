@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from swapd.admin.status import status_document
+from swapd.aio.turns import at_once
 from swapd.cli.matrix import gpu_list, print_topology
 from swapd.core.ids import Bytes, GpuSet, ModelName
 from swapd.core.topology import DriverState, GpuHealth, NodeTopology
 from swapd.core.view import FreeView, NodeView
 from tests.cli.command import node
-from tests.fakes.control import FakeControl
+from tests.fakes.control import extras
 from tests.fakes.gpu_nodes import gpu, gpu_node, sick, topology
 from tests.fakes.node_views import GIB, node_view
 
@@ -25,7 +27,7 @@ from tests.fakes.node_views import GIB, node_view
 def shown(view: NodeView, width: int = 140) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, markup=False, highlight=False, emoji=False, color_system=None)
-    print_topology(console, json.loads(json.dumps(FakeControl(view=view).status())))
+    print_topology(console, json.loads(json.dumps(at_once(status_document(view, extras())))))
     return out.getvalue()
 
 
@@ -160,7 +162,7 @@ async def test_topology_prints_the_page_or_one_json_object(tmp_path: Path) -> No
         assert "GPU7    NV18  NV18" in page.output
         assert "\x1b" not in page.output
         document = await daemon.swapd("topology", "--json")
-        assert json.loads(document.output) == daemon.control.topology()
+        assert json.loads(document.output) == await daemon.control.topology()
         assert len(json.loads(document.output)["topology"]["gpus"]) == 8
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from swapd.admin.report import report_document
+from swapd.aio.turns import at_once
 from swapd.cli.report_table import print_report
 from swapd.core.accounts import Costs
 from swapd.core.ids import ModelName
@@ -22,7 +23,9 @@ HOURLY = Costs(requests=60, loads=30, own_gpu_seconds=2400, charged_gpu_seconds=
 
 def printed(*models: ModelView, width: int = 140, **changes: Any) -> list[str]:
     file = io.StringIO()
-    print_report(Console(file=file, width=width, force_terminal=False), report_document(node_view(*models, **changes)))
+    print_report(
+        Console(file=file, width=width, force_terminal=False), at_once(report_document(node_view(*models, **changes)))
+    )
     return [" ".join(line.split()) for line in file.getvalue().splitlines()]
 
 
@@ -87,4 +90,4 @@ async def test_the_command_prints_the_table_or_the_whole_document(tmp_path: Path
         shown = await daemon.swapd("report")
         assert (shown.exit_code, "What to do" in shown.output) == (0, True)
         raw = await daemon.swapd("report", "--json")
-        assert json.loads(raw.output) == json.loads(json.dumps(report_document(daemon.control.view)))
+        assert json.loads(raw.output) == json.loads(json.dumps(at_once(report_document(daemon.control.view))))

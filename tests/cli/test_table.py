@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from swapd.admin.status import ConfigInfo
+from swapd.admin.status import ConfigInfo, status_document
+from swapd.aio.turns import at_once
 from swapd.cli.table import age, print_status, size, wide
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, ModelName
 from swapd.core.reasons import Stage, State, Verdict, WaitingFor
 from swapd.core.topology import DriverState, GpuHealth
 from swapd.core.view import FetchView, NodeView, ReservationView
 from tests.cli.command import node
-from tests.fakes.control import FakeControl, extras
+from tests.fakes.control import extras
 from tests.fakes.gpu_nodes import gpu, gpu_node, sick, topology
 from tests.fakes.node_views import GIB, at, gpu_view, instance_view, model_view, node_view
 
@@ -29,7 +30,7 @@ def shown(view: NodeView, width: int = 160, *, terminal: bool = False, **changes
     console = Console(
         file=out, width=width, force_terminal=terminal, markup=False, highlight=False, emoji=False, color_system=None
     )
-    document = json.loads(json.dumps(FakeControl(view=view, extras=extras(**changes)).status()))
+    document = json.loads(json.dumps(at_once(status_document(view, extras(**changes)))))
     print_status(console, document)
     return out.getvalue()
 
@@ -256,7 +257,7 @@ async def test_status_prints_the_table_or_the_whole_document(tmp_path: Path) -> 
         assert "\x1b" not in table.output
         assert row(table.output, "m01").startswith("m01 ready 1m30s 0 ")
         document = await daemon.swapd("status", "--json")
-        assert json.loads(document.output) == daemon.control.status()
+        assert json.loads(document.output) == await daemon.control.status()
 
 
 @pytest.mark.parametrize(

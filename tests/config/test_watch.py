@@ -147,7 +147,7 @@ async def test_without_events_from_the_kernel_the_file_is_looked_at(
         raise OSError("no inotify watches left")
         yield
 
-    monkeypatch.setattr(watch, "awatch", broken)
+    monkeypatch.setattr(watch, "watched", broken)
     one = Watched(tmp_path / "swapd.yaml")
     _ = tasks.start(one.run(), name="watch")
     await asyncio.sleep(0)
@@ -172,13 +172,13 @@ async def test_the_kernels_events_alone_are_enough(tmp_path: Path, tasks: Tasks)
 async def test_a_cancelled_watch_leaves_the_callers_event_alone(
     tmp_path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, awatch = asyncio.Event(), watch.awatch
+    begun, watched = asyncio.Event(), watch.watched
 
     def begin(*args: Any, **options: Any) -> AsyncIterator[object]:
         begun.set()
-        return awatch(*args, **options)
+        return watched(*args, **options)
 
-    monkeypatch.setattr(watch, "awatch", begin)
+    monkeypatch.setattr(watch, "watched", begin)
     one = Watched(tmp_path / "swapd.yaml")
     task = tasks.start(one.run(), name="watch")
     await begun.wait()

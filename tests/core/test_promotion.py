@@ -9,7 +9,7 @@ from swapd.core.accounts import NO_COSTS, Costs
 from swapd.core.commands import PromotionAdvised
 from swapd.core.events import WeekKnown
 from swapd.core.ids import Bytes, Instant, ModelName, seconds
-from swapd.core.promotion import report
+from swapd.core.promotion import Advice, advice_on_all, ranked
 from swapd.core.reasons import Move, PinnedBy, Verdict
 from swapd.core.tiers import Tier, Week
 from swapd.core.topology import Gpu, NodeTopology
@@ -31,6 +31,10 @@ def thrashing(name: str = "t", **changes: Any) -> ModelView:
 
 def week(tier: Tier, per_hour: float = 9_500, *, provisional: bool = False, costs: Costs = NO_COSTS) -> Week:
     return Week(tier, provisional, 168, per_hour, 2 * per_hour, share=0.5, costs=costs)
+
+
+def report(view: NodeView) -> tuple[Advice, ...]:
+    return ranked(advice_on_all(view))
 
 
 def advice(view: NodeView, name: str = "t") -> tuple[Move, Tier | None, str]:

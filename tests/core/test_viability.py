@@ -6,7 +6,7 @@ import pytest
 
 from swapd.core.commands import PromotionAdvised, VerdictChanged
 from swapd.core.ids import Instant, ModelName, seconds
-from swapd.core.promotion import report
+from swapd.core.promotion import advice_on_all, ranked
 from swapd.core.reasons import Move, Verdict
 from swapd.core.viability import Demand, NodeLoad, standing_out
 from tests.core.driver import World, spec
@@ -190,7 +190,7 @@ def test_who_rotates_through_too_few_places_is_in_the_report_with_whom_it_evicts
     for turn in range(60):
         world.request(f"m{turn % 5}", at=turn * 14.0)
     world.run(900)
-    advice = report(world.core.view())
+    advice = ranked(advice_on_all(world.core.view()))
     assert {one.move for one in advice} == {Move.DEDICATED}
     assert all(one.model.evicts for one in advice)
     own = sum(one.model.totals.own_gpu_seconds for one in advice)

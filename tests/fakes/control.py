@@ -9,6 +9,7 @@ from swapd.admin.control import Result
 from swapd.admin.report import report_document
 from swapd.admin.status import ConfigInfo, Extras, status_document
 from swapd.admin.timeline import Timeline, timeline_document
+from swapd.aio.turns import in_turns
 from swapd.core.ids import SECOND, Duration, ModelName
 from swapd.core.view import NodeView
 from swapd.kube.annotations import annotations
@@ -50,14 +51,14 @@ class FakeControl:
     def resolve(self, name: str) -> ModelName | None:
         return ModelName(self.names[name]) if name in self.names else None
 
-    def status(self) -> dict[str, object]:
-        return status_document(self.view, self.extras)
+    async def status(self) -> dict[str, object]:
+        return await in_turns(status_document(self.view, self.extras))
 
-    def topology(self) -> dict[str, object]:
+    async def topology(self) -> dict[str, object]:
         return dict(annotations(self.view, not_ready=self.extras.not_ready))
 
-    def report(self) -> dict[str, object]:
-        return report_document(self.view)
+    async def report(self) -> dict[str, object]:
+        return await in_turns(report_document(self.view))
 
     def timelines(self, model: ModelName | None) -> dict[str, object]:
         return timeline_document([one for one in self.kept if model is None or one.load.model == model])
@@ -66,10 +67,10 @@ class FakeControl:
         for chunk in self.recorded:
             yield chunk
 
-    def model_list(self) -> str:
+    async def model_list(self) -> str:
         return "model,gpus,load_s\nm01,2,18.7\n"
 
-    def cache(self) -> dict[str, object]:
+    async def cache(self) -> dict[str, object]:
         return cache_document(self.view, self.kept_weights)
 
     async def prefetch(self, model: ModelName, *, wait: bool) -> Result | None:

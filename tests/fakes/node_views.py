@@ -1,5 +1,6 @@
 """Builds node snapshots for the rooms that read them; every field has a quiet default."""
 
+from collections.abc import Generator
 from typing import Any
 
 from swapd.core.accounts import Costs
@@ -7,7 +8,7 @@ from swapd.core.catalog import Mode, OnThrash, Priority
 from swapd.core.ids import SECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName
 from swapd.core.reasons import Move, PinnedBy, State, Verdict
 from swapd.core.topology import Gpu, GpuHealth, NodeTopology
-from swapd.core.view import FreeView, GpuView, InstanceView, ModelView, NodeView
+from swapd.core.view import FreeView, GpuView, InstanceView, ModelView, NodeView, Offer
 
 GIB = 1 << 30
 
@@ -68,6 +69,23 @@ def model_view(name: str, *, pinned: bool = False, **changes: Any) -> ModelView:
         "story": (),
     }
     return ModelView(**(fields | changes))
+
+
+def in_steps(view: NodeView) -> Generator[None, None, NodeView]:
+    """Return the snapshot as the core builds it for who must not hold up the node."""
+    yield
+    return view
+
+
+def offer_of(model: ModelView) -> Offer:
+    """Return what clients are told of a model that is shown like this."""
+    return Offer(
+        instance=model.instance,
+        cooling=model.cooling_until is not None,
+        cached=model.cached_bytes is not None,
+        max_wait=model.max_wait,
+        load_times=model.load_times,
+    )
 
 
 def gpu_view(index: int = 0, **changes: Any) -> GpuView:

@@ -1,6 +1,5 @@
 """A Metrics object under test: a node, a clock and a page that can be asked for single series."""
 
-from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,7 +8,7 @@ from swapd.core.ids import SECOND, Duration, Instant, ModelName
 from swapd.core.view import NodeView
 from swapd.metrics.collect import Metrics
 from swapd.metrics.now import CacheNow, DriverStats
-from tests.fakes.node_views import model_view, node_view
+from tests.fakes.node_views import in_steps, model_view, node_view
 
 
 def seconds(value: float) -> Duration:
@@ -29,7 +28,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(
-            view=self._look,
+            view=lambda: in_steps(self.view),
             now=lambda: self.now,
             not_ready=lambda: self.reasons,
             version="1.2.3",
@@ -39,11 +38,6 @@ class Bench:
             wall=lambda: self.wall,
         )
         self.metrics.configure(ModelName(model.model) for model in self.view.models if model.configured)
-
-    def _look(self) -> Generator[None, None, NodeView]:
-        view = self.view
-        yield
-        return view
 
     async def text(self, accept: str = "") -> str:
         body, _ = await self.metrics.page(accept)

@@ -16,8 +16,10 @@ from swapd.core.commands import (
 from swapd.core.events import Event, RequestArrived, Tick
 from swapd.core.ids import Duration, Instant, ModelName, gpu_indices, seconds
 from swapd.core.reasons import Rejection, State, UnloadCause
+from swapd.core.scheduler import Scheduler
 from swapd.core.topology import DriverState
 from swapd.core.view import NodeView, WeightStanding
+from tests.fakes.node_views import offer_of
 from tests.properties.books import Books, Instance, Phase
 from tests.properties.broken import broken
 from tests.properties.weight_books import held, prefetches
@@ -255,6 +257,14 @@ def missing_weights_are_fetched(books: Books) -> None:
         cooling = books.cooling_until.get(model, Instant(0)) > books.now
         if lacks and (waits or prefetches(books, model)) and not helped and not cooling:
             broken("missing_weights_are_fetched", f"{model} is wanted, and nothing is done")
+
+
+def one_model_is_shown_as_among_all(scheduler: Scheduler, view: NodeView) -> None:
+    """Tell of one model what the whole view tells of it."""
+    for shown in view.models:
+        alone, offer = scheduler.model(shown.model, view.at), scheduler.offer(shown.model, view.at)
+        if (alone, offer) != (shown, offer_of(shown)):
+            broken("one_model_is_shown_as_among_all", f"{shown} is {alone} by itself, and offered as {offer}")
 
 
 def nothing_dropped(books: Books, view: NodeView) -> None:

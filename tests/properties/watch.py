@@ -59,6 +59,7 @@ class Watch:
         if self.audit is not None:
             self.audit.quarantined(view)
         laws.nothing_dropped(books, view)
+        laws.one_model_is_shown_as_among_all(self.scheduler, view)
         self.scheduler.check()
 
     def _plain(self, gpu: int) -> bool:

@@ -14,14 +14,14 @@ from swapd.core.commands import Cut, Grant, Reject
 from swapd.core.events import Event, RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.ids import MILLISECOND, Bytes, Duration, GpuSet, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import Outcome, Rejection, Stage, State, WaitingFor
-from swapd.core.topology import NodeTopology
-from swapd.core.view import InstanceView, ModelView, NodeView
+from swapd.core.view import InstanceView, ModelView, Offer
 from swapd.proxy.app import FrontDoor
 from swapd.proxy.gate import Gate
 from swapd.proxy.record import RequestRecord
 from swapd.proxy.services import Endpoint, ListedModel, RouteOptions, Services
 from swapd.proxy.settings import ProxySettings
 from tests.fakes import node_views
+from tests.fakes.node_views import offer_of
 
 #: other test runs may share the machine: finite is all that a deadline has to be
 DEADLINE_S = 60.0
@@ -177,8 +177,6 @@ class Node:
     states: dict[str, State | None]
     #: fields of models' rows, by name of the model
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: how often the node was looked at
-    views: int = 0
 
     @property
     def url(self) -> str:
@@ -218,9 +216,14 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
     clock = itertools.count(1_000_000_000, 1_000)
     ids = itertools.count(1)
 
-    def view() -> NodeView:
-        node.views += 1
-        return node_view(states, node.rows)
+    def model(name: ModelName) -> ModelView | None:
+        if not any(listed.name == name for listed in MODELS):
+            return None
+        return replace(model_view(name, states.get(name)), **node.rows.get(name, {}))
+
+    def offer(name: ModelName) -> Offer | None:
+        view = model(name)
+        return None if view is None else offer_of(view)
 
     services = Services(
         post=core.post,
@@ -228,7 +231,8 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
         now=lambda: Instant(next(clock)),
         next_request_id=lambda: RequestId(next(ids)),
         directory=FakeDirectory(MODELS),
-        view=view,
+        offer=offer,
+        model=model,
         endpoint=endpoints.get,
         options=lambda model: options.get(model, RouteOptions()),
         allowed=lambda _model, _method, path: not path.startswith("/slots"),
@@ -255,11 +259,6 @@ async def running(settings: ProxySettings | None = None, *, engine_port: int | N
         await asyncio.sleep(0)
     assert failures == []
     assert core.open == {}
-
-
-def node_view(states: dict[str, State | None], rows: dict[str, dict[str, Any]]) -> NodeView:
-    models = tuple(replace(model_view(m.name, states.get(m.name)), **rows.get(m.name, {})) for m in MODELS)
-    return node_views.node_view(*models, at=Instant(0), instances=(), gpus=(), topology=NodeTopology(()))
 
 
 @asynccontextmanager

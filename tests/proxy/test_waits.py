@@ -51,16 +51,3 @@ async def test_a_departure_from_the_queue_is_recorded_with_the_wait_and_what_it_
         assert record.cold_start is cold
         assert 0 < record.waited <= record.duration
         assert record.outcome is Outcome.CANCELLED
-
-
-async def test_clients_that_leave_in_a_crowd_ask_the_core_once() -> None:
-    async with running() as node:
-        node.core.hold = True
-        for _ in range(20):
-            async with raw_client(node.port) as client:
-                await client.send(post_bytes(CHAT_PATH, BODY))
-                await until(lambda: node.core.waiting)
-                node.core.waiting.clear()
-                client.leave()
-        await node.settled(20)
-        assert node.views == 1

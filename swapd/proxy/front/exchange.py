@@ -224,7 +224,7 @@ class FrontExchange(Attempts):
         lease = self.lease
         if lease is not None:
             if lease.answer is None:
-                ready = self._desk.ready.since(lease.model)
+                ready = self._desk.ready_since(lease.model)
                 lease.left(cold_start=ready is None or ready > lease.arrived)
             # without these two the objects of a request would be a cycle, which only the garbage collector ends
             lease.on_break = lease.on_answer = None
