@@ -232,7 +232,8 @@ class Books:
     def _left_by_others(self, gpu: int, *, pins: bool) -> int:
         """Return what a GPU has for engines, at least; with ``pins`` for those that are not pinned."""
         capacity, here = self.devices.capacity(gpu), self.holders(gpu)
-        taken = sum(i.charge for i in here if pins and self.pinned(i.model))
+        stay = [i for i in self.instances.values() if pins and self.pinned(i.model) and i.gpus >> gpu & 1]
+        taken = sum(i.charge for i in stay)  # with what is only to begin there
         if not self.devices.topology.gpus[gpu].measured:
             return capacity - taken
         seen, memory = self.devices.read.get(gpu, (None, None))

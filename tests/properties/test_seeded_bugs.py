@@ -46,10 +46,7 @@ def test_the_suite_catches_where_weights_are_fetched(plant: Plant, monkeypatch: 
             walk(seed, WEIGHTY)
 
 
-def test_without_a_bug_the_same_walks_pass() -> None:
-    for seed in range(WALKS):
-        walk(seed, VIRTUAL)
-    for seed in range(GPU_WALKS):
-        walk(seed, REAL)
-    for seed in range(GPU_WALKS):
-        walk(seed, WEIGHTY)
+@pytest.mark.parametrize("places", [VIRTUAL, REAL, WEIGHTY], ids=["virtual", "real", "with weights"])
+def test_without_a_bug_the_same_walks_pass(places: tuple[Place, ...]) -> None:
+    for seed in range(WALKS if places is VIRTUAL else GPU_WALKS):
+        walk(seed, places)
