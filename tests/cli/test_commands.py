@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -92,6 +93,53 @@ def test_the_help_is_quick_because_no_room_is_loaded_for_it() -> None:
 def test_the_version_is_told() -> None:
     command = [Path(sys.executable).with_name("swapd"), "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"swapd {__version__}\n"
+
+
+# ── standard output ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+RECORD = b"unix_s,model,service_s\n1700000000,m01,1\n"
+PRINTING = pytest.mark.parametrize("command", ["status", "trace"])
+
+
+async def printed_into(output: int, path: Path, command: str, closing: str = "") -> tuple[int | None, str]:
+    """Run a command as a process of its own; return its status and its complaints."""
+    async with node(path) as daemon:
+        daemon.control.recorded = [RECORD]
+        process = await asyncio.create_subprocess_exec(
+            *("sh", "-c", f'exec "$@" {closing}', "sh"),
+            *(Path(sys.executable).with_name("swapd"), command, "--admin", path),
+            stdout=output,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, complaints = await process.communicate()
+    return process.returncode, complaints.decode()
+
+
+@PRINTING
+async def test_an_output_that_cannot_be_written_is_told_in_one_sentence(path: Path, command: str) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        ended = await printed_into(full, path, command)
+    finally:
+        os.close(full)
+    assert ended == (1, "Error: standard output cannot be written: No space left on device\n")
+
+
+@PRINTING
+async def test_nothing_is_said_to_a_reader_that_has_seen_enough(path: Path, command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = await printed_into(writer, path, command)
+    finally:
+        os.close(writer)
+    assert ended == (1, "")
+
+
+@PRINTING
+async def test_an_output_that_was_closed_is_no_trouble(path: Path, command: str) -> None:
+    assert await printed_into(asyncio.subprocess.DEVNULL, path, command, ">&-") == (0, "")
 
 
 # ── orders ───────────────────────────────────────────────────────────────────────────────────────────────────────────
