@@ -295,6 +295,13 @@ def test_pinning_what_thrashes_needs_a_limit(refused: Refused, understood: Calla
     understood("scheduling: {on_thrash: pin, max_pinned_gpus: 1}")
 
 
+def test_a_key_that_is_wrong_is_not_called_missing_as_well(refused: Refused) -> None:
+    assert refused("scheduling: {on_thrash: pin, max_pinned_gpus: -1}") == [
+        "2: `scheduling.max_pinned_gpus`: write a number of at least 0, not -1"
+    ]
+    assert refused("http: {listen: 0.0.0.0:8090, auth: all}") == ["2: `http.auth`: write none, not 'all'"]
+
+
 def test_more_pins_than_the_node_allows_are_refused(refused: Refused) -> None:
     found = refused(f"""
         scheduling: {{max_pinned_gpus: 1}}
