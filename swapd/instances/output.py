@@ -9,12 +9,14 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import structlog
+
+from swapd.core.ids import ModelName
 
 _log = structlog.get_logger(__name__)
 
@@ -73,6 +75,12 @@ class Output:
         finally:
             os.close(descriptor)
 
+    def out_of_space(self) -> bool:
+        """Tell whether the file's disk is full: an engine may fail for the mere want of a place for its output."""
+        with suppress(OSError):
+            return shutil.disk_usage(self.path.parent).free == 0
+        return False
+
     def fresh(self) -> bytes:
         """Return what was written since the last call (at most the last 64 KiB of it), and keep the file bounded."""
         fresh = b""
@@ -116,6 +124,12 @@ class Output:
         os.truncate(self.path, 0)
         self._start = self._looked = 0
         self._rotated = copied
+
+
+def existing_logs(log_dir: Path, models: Iterable[ModelName]) -> dict[ModelName, str]:
+    """Return the files with the output of these models' engines; of a model that never was started there is none."""
+    paths = ((model, log_path(log_dir, model)) for model in models)
+    return {model: str(path) for model, path in paths if path.exists()}
 
 
 def log_path(log_dir: Path, model: str) -> Path:
