@@ -40,6 +40,7 @@ def swapd() -> None:
         1  refused or failed; standard error says why
         2  wrong usage
         3  no daemon answers on the admin socket
+      130  Ctrl-C; an order that was given stands
     """
 
 

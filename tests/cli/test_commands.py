@@ -69,7 +69,7 @@ def test_the_help_lists_every_command_and_exit_code() -> None:
     shown = invoke("--help").output
     assert [name for name in swapd.commands if f"  {name} " not in shown] == []
     assert set(CLIENTS) | {"serve", "check", "simulate"} == set(swapd.commands)
-    for code in ("0  done", "1  refused", "2  wrong usage", "3  no daemon"):
+    for code in ("0  done", "1  refused", "2  wrong usage", "3  no daemon", "130  Ctrl-C"):
         assert code in shown
 
 
@@ -182,6 +182,13 @@ async def test_a_refused_order_ends_with_1_and_the_reason_on_standard_error(path
         assert (done.exit_code, done.stderr) == (1, "Error: no model and no alias is named 'nope'; see swapd status\n")
 
 
+@pytest.mark.parametrize("command", ["load", "timeline"])
+async def test_an_empty_name_is_no_models(path: Path, command: str) -> None:
+    async with node(path) as daemon:
+        done = await daemon.swapd(command, "")
+    assert (done.exit_code, done.stderr) == (1, "Error: no model and no alias is named ''; see swapd status\n")
+
+
 async def test_names_with_any_character_reach_the_daemon_unchanged(path: Path) -> None:
     name = "../a b?c#d%2f[red]é:1"
     async with node(path) as daemon:
@@ -200,6 +207,17 @@ async def test_an_order_waits_as_long_as_it_takes(path: Path, monkeypatch: pytes
         assert not done
         daemon.control.gate.set()
         assert (await order).exit_code == 0
+
+
+async def test_ctrl_c_ends_the_waiting_and_not_the_order(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client.http.client.HTTPConnection, "getresponse", interrupted)
+    async with node(path) as daemon:
+        done = await daemon.swapd("drain")
+        await daemon.control.entered.wait()
+    assert (done.exit_code, done.stderr) == (130, "the order stands; swapd status shows what comes of it\n")
 
 
 @pytest.mark.parametrize("value", ["5", "soon", "-1s", "1s1h"])
