@@ -27,13 +27,17 @@ class _Descriptor(io.FileIO):
 
 
 def standard_output() -> TextIO:
-    """Return a stream to take the place of ``sys.stdout``; nothing comes of what is written if that was closed."""
+    """Return a stream to take the place of ``sys.stdout``.
+
+    What a terminal has no character for is replaced by a question mark, and what is written after the output was closed
+    goes nowhere.
+    """
     given: TextIO | None = sys.stdout
     if given is None:
         return Path(os.devnull).open("w", encoding="utf-8")
     return io.TextIOWrapper(
         io.BufferedWriter(_Descriptor(given.fileno(), "w", closefd=False)),
         encoding=given.encoding,
-        errors=given.errors,
+        errors="replace",
         line_buffering=given.isatty(),
     )

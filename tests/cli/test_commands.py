@@ -137,6 +137,11 @@ async def test_nothing_is_said_to_a_reader_that_has_seen_enough(path: Path, comm
     assert ended == (1, "")
 
 
+async def test_a_terminal_without_our_characters_is_no_trouble(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert await printed_into(asyncio.subprocess.DEVNULL, path, "status") == (0, "")
+
+
 @PRINTING
 async def test_an_output_that_was_closed_is_no_trouble(path: Path, command: str) -> None:
     assert await printed_into(asyncio.subprocess.DEVNULL, path, command, ">&-") == (0, "")
