@@ -100,9 +100,9 @@ def routes(control: Control) -> list[web.RouteDef]:
     handlers = _Handlers(control)
     return [
         web.get("/v1/cache", handlers.cache),
-        web.post("/v1/cache/{model:.+}/verify", handlers.verify),
-        web.delete("/v1/cache/{model:.+}", handlers.remove),
-        web.post("/v1/models/{model:.+}/prefetch", handlers.prefetch),
+        web.post("/v1/cache/{model:.*}/verify", handlers.verify),
+        web.delete("/v1/cache/{model:.*}", handlers.remove),
+        web.post("/v1/models/{model:.*}/prefetch", handlers.prefetch),
         web.post("/v1/prefetch", handlers.prefetch_several),
     ]
 

@@ -53,7 +53,7 @@ class Extras:
     not_ready: tuple[str, ...] = ()
     aliases: Mapping[ModelName, tuple[str, ...]] = field(default_factory=dict)
     processes: Mapping[InstanceId, ProcessInfo] = field(default_factory=dict)
-    #: file with the output of a model's engines, also of those that failed; ``None``: there is none
+    #: file with the output of a model's engines, also of those that failed; ``None``: it never was started
     log: Callable[[ModelName], str | None] = lambda _: None
 
 

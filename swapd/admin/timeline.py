@@ -62,7 +62,7 @@ def routes(control: Control) -> list[web.RouteDef]:
     async def of_model(request: web.Request) -> web.Response:
         return web.json_response(control.timelines(known_model(control, request.match_info["model"])))
 
-    return [web.get("/v1/timeline", every), web.get("/v1/timeline/{model:.+}", of_model)]
+    return [web.get("/v1/timeline", every), web.get("/v1/timeline/{model:.*}", of_model)]
 
 
 def _load(timeline: Timeline) -> Json:

@@ -59,7 +59,7 @@ from swapd.core.view import NodeView, WeightStanding
 from swapd.history.arrivals import Arrivals
 from swapd.history.store import History
 from swapd.instances import Instances
-from swapd.instances.output import log_path
+from swapd.instances.output import existing_log
 from swapd.metrics.collect import Metrics
 from swapd.metrics.server import metrics_app
 from swapd.proxy.app import FrontDoor
@@ -371,7 +371,7 @@ class Daemon:
             not_ready=self.not_ready(),
             aliases=self._directory.aliases(),
             processes=process_infos(view, self._instances),
-            log=lambda model: str(log_path(self._places.logs, model)),
+            log=lambda model: existing_log(self._places.logs, model),
         )
 
     def _law_broken(self, error: BaseException) -> None:

@@ -35,10 +35,11 @@ _SOURCES: Final = {
 }
 
 
-def print_timelines(console: Console, loads: Sequence[Json], *, now_s: float) -> None:
-    """Print loads, the last one at the end."""
+def print_timelines(console: Console, loads: Sequence[Json], *, of: str | None = None, now_s: float) -> None:
+    """Print loads (``of`` one model, or of all), the last one at the end."""
     if not loads:
-        console.print(Text("no load has ended since the daemon's start"))
+        whose = "" if of is None else f" of {printable(of)}"
+        console.print(Text(f"no load{whose} has ended since the daemon's start"))
     for number, load in enumerate(loads):
         if number:
             console.print()

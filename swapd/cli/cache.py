@@ -64,6 +64,8 @@ def verify(models: tuple[str, ...], admin: Path | None) -> None:
       Exit codes: 0 all are intact · 1 some are damaged, or not cached · 3 no daemon
     """
     chosen = models or tuple(copy["models"][0] for copy in client.cache(admin)["copies"] if copy["models"])
+    if not chosen:
+        click.echo("no weights of any model are cached")
     _each(admin, chosen, "POST", "/verify")
 
 

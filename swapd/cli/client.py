@@ -25,6 +25,7 @@ _CSV: Final = "text/csv"
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
+INTERRUPTED: Final = 130
 
 Json = dict[str, Any]
 
@@ -165,7 +166,11 @@ def _connect(admin: Path | None) -> _Connection:
 
 def _ordered(admin: Path | None, method: str, path: str, body: Json | None) -> Json:
     with contextlib.closing(_connect(admin)) as connection:
-        answer = _ask(connection, method, path, body, wait_s=None)
+        try:
+            answer = _ask(connection, method, path, body, wait_s=None)
+        except KeyboardInterrupt:
+            click.echo("the order stands; swapd status shows what comes of it", err=True)
+            raise SystemExit(INTERRUPTED) from None
         if not {"ok", "detail"} <= answer.keys():
             raise _stranger(connection)
     return answer

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from swapd.cli import client
-from swapd.cli.client import REFUSED, Json, admin_option, printable
+from swapd.cli.client import INTERRUPTED, REFUSED, Json, admin_option, printable
 from swapd.cli.help import Command
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 _LOOK_S: Final = 0.5
-_INTERRUPTED: Final = 130
 _STEP: Final = 10
 """Where no bar can be drawn, a line is written for each so many per cent."""
 
@@ -42,7 +41,7 @@ def prefetch(models: tuple[str, ...], admin: Path | None) -> None:
         answer = _shown(admin, models)
     except KeyboardInterrupt:
         click.echo("the fetch goes on; swapd cache shows how far it is", err=True)
-        raise SystemExit(_INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None
     for result in answer.get("models", {"": answer}).values():
         click.echo(printable(result["detail"]), err=not result["ok"])
     if not answer["ok"]:

@@ -51,7 +51,7 @@ def _models(models: list[Json], *, narrow: bool) -> Table:
             "own/h": Text(f"{hourly['own_gpu_seconds']:.0f}"),
             "charged/h": Text(f"{hourly['charged_gpu_seconds']:.0f}"),
             "loads/h": Text(f"{hourly['loads']:.0f}"),
-            "wait": Text(age(model["wait_per_request_s"])),
+            "wait": Text(age(model["wait_per_request_s"] if hourly["requests"] else None)),
             "verdict": _verdict(model),
             "requests/h": Text(f"{hourly['requests']:.0f}"),
             "tier": Text(_tier(model["week"])),

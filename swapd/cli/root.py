@@ -33,13 +33,15 @@ def swapd() -> None:
       Plan:     swapd trace > week.csv && swapd simulate --trace week.csv --models swapd.yaml
 
     All commands but serve, check and simulate talk to the running daemon through its admin socket: --admin PATH,
-    $SWAPD_ADMIN, or admin.sock in $RUNTIME_DIRECTORY, /run/swapd or $XDG_RUNTIME_DIR/swapd.
+    $SWAPD_ADMIN, or admin.sock in $RUNTIME_DIRECTORY, /run/swapd, $XDG_RUNTIME_DIR/swapd or the user's temporary
+    directory.
 
       Exit codes:
         0  done
         1  refused or failed; standard error says why
         2  wrong usage
         3  no daemon answers on the admin socket
+      130  Ctrl-C; an order that was given stands
     """
 
 

@@ -36,7 +36,7 @@ def timeline(model: str | None, *, as_json: bool, admin: Path | None) -> None:
     from swapd.cli.table import wide
 
     loads = document["loads"] if model is not None else _last_of_each(document["loads"])
-    print_timelines(wide(Console(markup=False, highlight=False, emoji=False)), loads, now_s=time.time())
+    print_timelines(wide(Console(markup=False, highlight=False, emoji=False)), loads, of=model, now_s=time.time())
 
 
 def _last_of_each(loads: list[Json]) -> list[Json]:

@@ -50,6 +50,7 @@ def trace(*, since: float | None, models: bool, admin: Path | None) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("t_s", "model", "service_s"))
     writer.writerows(_replayable(rows))
+    sys.stdout.flush()
 
 
 def _rows(lines: str) -> Iterator[_Row]:

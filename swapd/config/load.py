@@ -23,6 +23,9 @@ from swapd.config.source import MAX_BYTES, Source, SourceError, Where, read
 #: what must be text however it looks: ``[--port, 8080]``, ``{DEBUG: on}``
 _TEXT_LISTS = frozenset({"command", "args", "aliases", "env"})
 
+#: a key that is left out because it is wrong -> the key that would be found to lack it
+_RESTS_ON: dict[Where, str] = {("scheduling", "max_pinned_gpus"): "on_thrash", ("http", "auth"): "listen"}
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -99,12 +102,13 @@ def _settings(source: Source, directory: Path) -> tuple[Settings | None, list[Fi
 
 
 def _without(value: dict[str, object], places: list[Where]) -> dict[str, object]:
-    """Leave out what was found wrong: of a section the key, of the models the whole model."""
+    """Leave out what was found wrong, of a section the key, of the models the whole model; and what rests on it."""
     kept = {key: dict(section) if isinstance(section, dict) else section for key, section in value.items()}
     for where in places:
         section = kept.get(str(where[0])) if where else None
         if len(where) > 1 and isinstance(section, dict):
             section.pop(where[1], None)
+            section.pop(_RESTS_ON.get(where), None)
         elif where:
             kept.pop(str(where[0]), None)
     return kept

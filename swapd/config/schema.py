@@ -93,8 +93,8 @@ class Engines(Section):
 
     on_exit: OnExit = OnExit.STOP
     """`stop` ends every engine with the daemon; `keep` lets engines outlive it, for a service manager that restarts
-    the daemon alone. A daemon does not take over an earlier one's engines yet: with `keep`, end them before it starts
-    again. `stop` by default, so that nothing is left behind."""
+    the daemon alone. A daemon does not take over an earlier one's engines yet: with `keep`, and when the daemon was
+    ended by SIGKILL, end them before it starts again. `stop` by default, so that nothing is left behind."""
 
 
 class Scheduling(Section):

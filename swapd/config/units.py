@@ -6,6 +6,7 @@ writes, ``parse_*`` reads back to the same value.
 """
 
 import ipaddress
+import json
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -98,8 +99,8 @@ def is_loopback(host: str) -> bool:
 
 
 def show(value: object) -> str:
-    """Return a value as an error message quotes it: short, on one line."""
-    text = repr(value)
+    """Return a value as an error message quotes it: short, on one line, with the words of YAML."""
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 

@@ -73,6 +73,12 @@ class Output:
         finally:
             os.close(descriptor)
 
+    def out_of_space(self) -> bool:
+        """Tell whether the file's disk is full: an engine may fail for the mere want of a place for its output."""
+        with suppress(OSError):
+            return shutil.disk_usage(self.path.parent).free == 0
+        return False
+
     def fresh(self) -> bytes:
         """Return what was written since the last call (at most the last 64 KiB of it), and keep the file bounded."""
         fresh = b""
@@ -116,6 +122,12 @@ class Output:
         os.truncate(self.path, 0)
         self._start = self._looked = 0
         self._rotated = copied
+
+
+def existing_log(log_dir: Path, model: str) -> str | None:
+    """Return the file with the output of a model's engines; of a model that never was started there is none."""
+    path = log_path(log_dir, model)
+    return str(path) if path.exists() else None
 
 
 def log_path(log_dir: Path, model: str) -> Path:

@@ -110,6 +110,8 @@ class Run:
         """Add the last lines of the log to a sentence about a failure."""
         specs = (self.plan.launch, self.plan.stop.command) if self.plan is not None else ()
         hidden = secret_values(spec for spec in specs if spec is not None)
+        if self.output.out_of_space():
+            sentence = f"{sentence}; the disk of its log {self.output.path} is full"
         return with_log(sentence, self.output.tail(TAIL_LINES), hidden)
 
     def task(self, work: Coroutine[object, object, None], what: str) -> asyncio.Task[None]:

@@ -160,6 +160,12 @@ async def test_all_copies_are_verified_unless_some_are_named(path: Path) -> None
         assert daemon.control.asked == [("verify", M01), ("verify", ORG), ("verify", M01)]
 
 
+async def test_where_nothing_is_cached_there_is_nothing_to_verify(path: Path) -> None:
+    async with node(path) as daemon:
+        done = await daemon.swapd("cache", "verify")
+        assert (done.exit_code, done.output) == (0, "no weights of any model are cached\n")
+
+
 async def test_a_copy_that_has_to_stay_does_not_keep_back_the_others(path: Path) -> None:
     async with node(path) as daemon:
         daemon.control.result = Result(ok=False, detail="m01 is in use or pinned")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def test_the_help_lists_every_command_and_exit_code() -> None:
     shown = invoke("--help").output
     assert [name for name in swapd.commands if f"  {name} " not in shown] == []
     assert set(CLIENTS) | {"serve", "check", "simulate"} == set(swapd.commands)
-    for code in ("0  done", "1  refused", "2  wrong usage", "3  no daemon"):
+    for code in ("0  done", "1  refused", "2  wrong usage", "3  no daemon", "130  Ctrl-C"):
         assert code in shown
 
 
@@ -92,6 +93,58 @@ def test_the_help_is_quick_because_no_room_is_loaded_for_it() -> None:
 def test_the_version_is_told() -> None:
     command = [Path(sys.executable).with_name("swapd"), "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"swapd {__version__}\n"
+
+
+# ── standard output ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+RECORD = b"unix_s,model,service_s\n1700000000,m01,1\n"
+PRINTING = pytest.mark.parametrize("command", ["status", "trace"])
+
+
+async def printed_into(output: int, path: Path, command: str, closing: str = "") -> tuple[int | None, str]:
+    """Run a command as a process of its own; return its status and its complaints."""
+    async with node(path) as daemon:
+        daemon.control.recorded = [RECORD]
+        process = await asyncio.create_subprocess_exec(
+            *("sh", "-c", f'exec "$@" {closing}', "sh"),
+            *(Path(sys.executable).with_name("swapd"), command, "--admin", path),
+            stdout=output,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, complaints = await process.communicate()
+    return process.returncode, complaints.decode()
+
+
+@PRINTING
+async def test_an_output_that_cannot_be_written_is_told_in_one_sentence(path: Path, command: str) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        ended = await printed_into(full, path, command)
+    finally:
+        os.close(full)
+    assert ended == (1, "Error: standard output cannot be written: No space left on device\n")
+
+
+@PRINTING
+async def test_nothing_is_said_to_a_reader_that_has_seen_enough(path: Path, command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = await printed_into(writer, path, command)
+    finally:
+        os.close(writer)
+    assert ended == (1, "")
+
+
+async def test_a_terminal_without_our_characters_is_no_trouble(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert await printed_into(asyncio.subprocess.DEVNULL, path, "status") == (0, "")
+
+
+@PRINTING
+async def test_an_output_that_was_closed_is_no_trouble(path: Path, command: str) -> None:
+    assert await printed_into(asyncio.subprocess.DEVNULL, path, command, ">&-") == (0, "")
 
 
 # ── orders ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,6 +187,13 @@ async def test_a_refused_order_ends_with_1_and_the_reason_on_standard_error(path
         assert (done.exit_code, done.stderr) == (1, "Error: no model and no alias is named 'nope'; see swapd status\n")
 
 
+@pytest.mark.parametrize("command", ["load", "timeline"])
+async def test_an_empty_name_is_no_models(path: Path, command: str) -> None:
+    async with node(path) as daemon:
+        done = await daemon.swapd(command, "")
+    assert (done.exit_code, done.stderr) == (1, "Error: no model and no alias is named ''; see swapd status\n")
+
+
 async def test_names_with_any_character_reach_the_daemon_unchanged(path: Path) -> None:
     name = "../a b?c#d%2f[red]é:1"
     async with node(path) as daemon:
@@ -152,6 +212,17 @@ async def test_an_order_waits_as_long_as_it_takes(path: Path, monkeypatch: pytes
         assert not done
         daemon.control.gate.set()
         assert (await order).exit_code == 0
+
+
+async def test_ctrl_c_ends_the_waiting_and_not_the_order(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client.http.client.HTTPConnection, "getresponse", interrupted)
+    async with node(path) as daemon:
+        done = await daemon.swapd("drain")
+        await daemon.control.entered.wait()
+    assert (done.exit_code, done.stderr) == (130, "the order stands; swapd status shows what comes of it\n")
 
 
 @pytest.mark.parametrize("value", ["5", "soon", "-1s", "1s1h"])

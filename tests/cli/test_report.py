@@ -52,7 +52,7 @@ def test_the_node_the_advice_and_every_model_by_its_cost_are_shown() -> None:
     assert lines[at + 1].startswith("t thrashes with u: swapd pin t takes 1 of 2 GPUs and saves up to 3000 GPU-seconds")
     assert lines[-2:] == [
         "t 1 3000 2400 600 30 30s thrashing with u 60 warm (provisional) pin",
-        "u 1 0 0 0 0 0ms unknown 0 – –",
+        "u 1 0 0 0 0 – unknown 0 – –",
     ]
 
 
@@ -67,12 +67,12 @@ def test_a_quiet_node_says_that_nothing_is_to_be_done() -> None:
     lines = printed(model_view("m", pinned_by=PinnedBy.CONFIG, verdict=Verdict.OK))
     assert "nothing: no model had better be elsewhere" in lines
     assert "pinned: 1 of 2 GPUs, max_pinned_gpus is not set; on_thrash report" in lines
-    assert lines[-1] == "m 1 0 0 0 0 0ms ok 0 – pinned by config"
+    assert lines[-1] == "m 1 0 0 0 0 – ok 0 – pinned by config"
 
 
 def test_a_pin_that_nobody_has_asked_for_reads_as_in_the_status() -> None:
     lines = printed(model_view("m", pinned_by=PinnedBy.ON_THRASH, verdict=Verdict.OK))
-    assert lines[-1] == "m 1 0 0 0 0 0ms ok 0 – pinned: it thrashed, pin"
+    assert lines[-1] == "m 1 0 0 0 0 – ok 0 – pinned: it thrashed, pin"
 
 
 def test_a_sentence_is_whole_on_one_line_where_no_terminal_shows_it() -> None:

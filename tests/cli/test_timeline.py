@@ -109,6 +109,13 @@ async def test_the_command_shows_the_last_load_of_each_model_or_all_of_one(tmp_p
         assert [one["instance"] for one in json.loads(raw.output)["loads"]] == [2]
 
 
+async def test_a_model_that_was_not_loaded_yet_is_told_from_a_node_that_loaded_nothing(tmp_path: Path) -> None:
+    async with node(tmp_path / "admin.sock") as daemon:
+        daemon.control.kept = [Timeline(LOAD, 100.0)]
+        other = await daemon.swapd("timeline", "org/model-7b")
+        assert other.output == "no load of org/model-7b has ended since the daemon's start\n"
+
+
 async def test_a_name_that_nobody_has_is_refused(tmp_path: Path) -> None:
     async with node(tmp_path / "admin.sock") as daemon:
         refused = await daemon.swapd("timeline", "nobody")

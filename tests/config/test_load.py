@@ -13,6 +13,7 @@ from swapd.core.catalog import Mode, PolicyName, Priority
 from swapd.core.ids import SECOND
 
 Understood = Callable[[str], Loaded]
+Refused = Callable[[str], list[str]]
 
 MODEL = 'command: [./serve, "{port}"], memory: 1GiB'
 
@@ -206,3 +207,10 @@ def test_a_problem_reads_as_file_line_and_sentence(write: Callable[[str], Path])
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert str(caught.value) == f"{path}:2: remove or correct `htpp`: there is no such key; did you mean `http`?"
+
+
+def test_a_key_that_is_wrong_is_not_called_missing_as_well(refused: Refused) -> None:
+    assert refused("scheduling: {on_thrash: pin, max_pinned_gpus: -1}") == [
+        "2: `scheduling.max_pinned_gpus`: write a number of at least 0, not -1"
+    ]
+    assert refused("http: {listen: 0.0.0.0:8090, auth: all}") == ["2: `http.auth`: write none, not 'all'"]

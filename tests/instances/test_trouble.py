@@ -7,6 +7,7 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,7 +19,7 @@ from swapd.core.moves import HOOK_ALLOWANCE
 from swapd.core.reasons import LoadFailure
 from swapd.instances import InstanceSettings
 from swapd.instances.launch import Child
-from swapd.instances.output import Output
+from swapd.instances.output import Output, existing_log
 from swapd.instances.processes import mark_of, read
 from tests.fakes.counted import Counted
 from tests.fakes.engine_bench import bench, until
@@ -162,6 +163,24 @@ async def test_a_log_that_may_not_be_written_is_not_held_against_the_program(
         failed = await room.fact(1, LoadFailed)
         assert not failed.permanent
         assert failed.detail.endswith("m01.log cannot be written: Permission denied")
+
+
+async def test_a_full_disk_of_the_log_is_named_beside_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swapd.instances.output.shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    async with bench(tmp_path) as room:
+        room.start(1, "--health", "503", "--exit-after-s", "0.2", "--exit-status", "7")
+        failed = await room.fact(1, LoadFailed)
+    assert "m01.log is full; " in failed.detail
+
+
+def test_the_log_of_a_model_that_never_was_started_is_not_named(tmp_path: Path) -> None:
+    output = Output(tmp_path, "m01", limit=100)
+    output.begin()
+    with output.writable():
+        pass
+    assert [existing_log(tmp_path, model) for model in ("m01", "m02")] == [str(output.path), None]
 
 
 def test_the_longest_names_have_log_files_of_their_own(tmp_path: Path) -> None:
