@@ -9,7 +9,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -124,7 +124,8 @@ class Daemon:
             max_wait=self._max_waits.get,
             arrived=self._arrivals.record,
             first_byte=self._timelines.first_byte,
-            soon=_soon,
+            now=_now,
+            later=asyncio.get_running_loop().call_later,
         )
         services = self._proxy_services()
         self._front = FrontDoor(services, proxy_settings(settings))
@@ -153,7 +154,7 @@ class Daemon:
             reloader=self._reloader,
             extras=self._extras,
             view=self.view,
-            arrivals=self._arrivals.read,
+            arrivals=self._read_arrivals,
             timelines=self._timelines,
             weights=self._weights,
             driver=self._gpus,
@@ -177,6 +178,7 @@ class Daemon:
             version=__version__,
             driver=lambda: driver_stats(self._gpus, _now()),
             cache=self._weights.figures,
+            settle=lambda: self._requests.tell(),
         )
         metrics.configure(self._directory.names)
         metrics.config_reloaded(ok=True)
@@ -340,6 +342,10 @@ class Daemon:
         if self._gpus is not None:
             self._gpus.read_memory()
 
+    def _read_arrivals(self) -> AsyncGenerator[bytes, None]:
+        self._requests.tell()
+        return self._arrivals.read()
+
     def _apply(self, settings: Settings, catalog: Catalog) -> None:
         catalog = with_sizes(catalog, settings, self._sizes)
         self._settings, self._catalog = settings, catalog
@@ -386,10 +392,6 @@ class Daemon:
             _log.error("law_broken", exc_info=error, dump=f"not written: {failure}")
         else:
             _log.error("law_broken", exc_info=error, dump=str(path), facts=facts)
-
-
-def _soon(function: Callable[[], None]) -> None:
-    _ = asyncio.get_running_loop().call_soon(function)
 
 
 def _recording_trouble(trouble: str) -> None:
