@@ -10,8 +10,6 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, cast
 
 import structlog
@@ -30,6 +28,7 @@ from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
 from swapd.agent.narrate import narrate
 from swapd.agent.notes import Notes
 from swapd.agent.operators import Operators
+from swapd.agent.places import Places
 from swapd.agent.pump import Pump
 from swapd.agent.recorder import FlightRecorder
 from swapd.agent.reload import Reloader
@@ -69,18 +68,6 @@ from swapd.proxy.services import Endpoint, Services
 EXIT_OK, EXIT_FAILED, EXIT_FORCED, EXIT_BROKEN = 0, 1, 130, 70
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the daemon keeps its files."""
-
-    #: SQLite file
-    state: Path
-    #: directory of the engines' output
-    logs: Path
-    #: Unix socket
-    admin: Path
 
 
 class Daemon:
@@ -127,13 +114,18 @@ class Daemon:
             now=_now,
             later=asyncio.get_running_loop().call_later,
         )
+        self._pump = Pump(
+            self._scheduler,
+            now=_now,
+            execute=lambda command: self._execute(command),
+            recorder=self._recorder,
+            broken=self._law_broken,
+        )
         services = self._proxy_services()
         self._front = FrontDoor(services, proxy_settings(settings))
         self._operators = Operators(post=self._post, next_request=self._next_request)
         self._hub = EventHub()
-        self._pump = Pump(
-            self._scheduler, now=_now, execute=self._executor(), recorder=self._recorder, broken=self._law_broken
-        )
+        self._execute = self._executor()
         self._stock = Stocktaking(history, post=self._post, now=_now, view=self.view, record=self._scheduler.demand)
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
@@ -198,8 +190,8 @@ class Daemon:
 
     def _proxy_services(self) -> Services:
         return Services(
-            post=self._post,
-            admit=self._admit,
+            post=self._pump.post,
+            admit=self._admit if self._verbose else self._pump.admit,
             now=_now,
             next_request_id=self._next_request,
             directory=self._directory,
