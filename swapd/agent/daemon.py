@@ -117,7 +117,7 @@ class Daemon:
         self._pump = Pump(
             self._scheduler,
             now=_now,
-            execute=lambda command: self._execute(command),
+            execute=lambda command: self._execute(command),  # noqa: PLW0108 - it is made later
             recorder=self._recorder,
             broken=self._law_broken,
         )
@@ -170,7 +170,7 @@ class Daemon:
             version=__version__,
             driver=lambda: driver_stats(self._gpus, _now()),
             cache=self._weights.figures,
-            settle=lambda: self._requests.tell(),
+            settle=lambda: self._requests.tell(),  # noqa: PLW0108 - it is made later
         )
         metrics.configure(self._directory.names)
         metrics.config_reloaded(ok=True)

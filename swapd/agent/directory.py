@@ -45,6 +45,8 @@ class Directory:
         self._bind = settings.devices.numa is Numa.AUTO
         self._routes = {name: _route_options(model) for name, model in self._models.items()}
         self._names: dict[str, ModelName] = {str(name): name for name in self._models}
+        #: returns the model that a name or alias stands for; the look-up itself, because every request needs one
+        self.resolve: Callable[[str], ModelName | None] = self._names.get
         for name, model in self._models.items():
             self._names.update(dict.fromkeys(model.aliases, name))
         self._listed = tuple(
@@ -64,10 +66,6 @@ class Directory:
     def gpu_counts(self) -> Mapping[ModelName, int]:
         """Return how many GPUs each model takes, by name."""
         return {name: model.gpus for name, model in sorted(self._models.items())}
-
-    def resolve(self, name: str) -> ModelName | None:
-        """Return the model that a name or alias stands for."""
-        return self._names.get(name)
 
     def models(self) -> Sequence[ListedModel]:
         """Return the models as clients see them, by name."""

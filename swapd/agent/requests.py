@@ -6,7 +6,6 @@ client can have its answer, ask for the metrics and find them without it.
 """
 
 import time
-
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 

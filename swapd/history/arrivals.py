@@ -167,9 +167,9 @@ def _line(row: tuple[float, ModelName, Duration | None]) -> str:
     moment, model, served = row
     at = round(moment * 1000)
     if served is None:
-        return "%d.%03d,%s,\n" % (at // 1000, at % 1000, _quoted(model))
+        return f"{at // 1000}.{at % 1000:03},{_quoted(model)},\n"
     took = (served + _HALF_MS) // MILLISECOND
-    return "%d.%03d,%s,%d.%03d\n" % (at // 1000, at % 1000, _quoted(model), took // 1000, took % 1000)
+    return f"{at // 1000}.{at % 1000:03},{_quoted(model)},{took // 1000}.{took % 1000:03}\n"
 
 
 @functools.lru_cache(maxsize=1024)

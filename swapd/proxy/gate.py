@@ -167,7 +167,6 @@ class Gate:
     def open(
         self,
         model: ModelName,
-        *,
         priority: Priority = Priority.HIGH,
         body_bytes: int = 0,
         limit: Duration | None = None,

@@ -304,7 +304,9 @@ def test_what_is_told_late_is_dated_back() -> None:
 def test_times_in_the_log_have_four_places() -> None:
     bench = Bench()
     with structlog.testing.capture_logs() as lines:
-        bench.observer.finished(msgspec.structs.replace(RESIDENT, ttfb=Duration(1_234_549_999), duration=Duration(50_000)))
+        bench.observer.finished(
+            msgspec.structs.replace(RESIDENT, ttfb=Duration(1_234_549_999), duration=Duration(50_000))
+        )
         bench.observer.tell()
     [line] = lines[0]["event"]
     assert (line.ttfb_s, line.duration_s) == (1.2345, 0.0001)

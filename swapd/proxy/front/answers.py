@@ -54,6 +54,8 @@ class AnswerHead:
     reusable = True
     #: a body follows, unless the request was HEAD
     has_body = True
+    #: it is no interim one, and its body has a length
+    is_plain = False
     #: for the client, before and after the id of a request that was neither held up nor is the last of its connection;
     #: written by ``replies.py`` when it is needed
     plain: tuple[bytes, bytes] | None = None
@@ -112,6 +114,7 @@ def _read(data: bytes) -> AnswerHead | None:
                 head.chunked = True
     if head.chunked and head.length is not None:
         raise MalformedAnswerError("it has both Content-Length and Transfer-Encoding")
+    head.is_plain = head.status >= 200 and head.has_body and head.length is not None
     head.fields = _passed_on(head, fields, nominated) if odd or not fields.isascii() else fields
     return head
 

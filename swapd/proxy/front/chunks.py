@@ -13,7 +13,7 @@ LAST: Final = b"0\r\n\r\n"
 """What ends a body in chunks."""
 _LINE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[^\r\n\0]*)?\r\n")
 _PLAIN: Final = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,7}")
-_LONGEST_PLAIN: Final = 8
+LONGEST_PLAIN: Final = 8
 """Digits."""
 _MAX_LINE: Final = 4 << 10
 _MAX_TRAILERS: Final = 16 << 10
@@ -108,8 +108,8 @@ def whole_chunks(data: bytes) -> tuple[int, int, bool]:
     in_lines = True
     length = len(data)
     while at < length:
-        line_end = data.find(b"\r\n", at, at + _LONGEST_PLAIN + 2)
-        size = _plain_size(data[at:line_end]) if line_end > 0 else 0
+        line_end = data.find(b"\r\n", at, at + LONGEST_PLAIN + 2)
+        size = plain_size(data[at:line_end]) if line_end > 0 else 0
         end = line_end + size + 4
         if not size or end > length or not data.startswith(b"\r\n", end - 2):
             break
@@ -120,7 +120,7 @@ def whole_chunks(data: bytes) -> tuple[int, int, bool]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _plain_size(line: bytes) -> int:
+def plain_size(line: bytes) -> int:
     """Return the size that a chunk's first line says in plain hexadecimal digits; 0: it does not, or is the last."""
     return int(line, 16) if _PLAIN.fullmatch(line) else 0
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 from typing_extensions import override
 
 from swapd.proxy.front.answers import read_answer_head
-from swapd.proxy.front.chunks import ChunkError, Chunks, framed, whole_chunks
+from swapd.proxy.front.chunks import LONGEST_PLAIN, ChunkError, Chunks, framed, plain_size, whole_chunks
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import MalformedAnswerError
 
@@ -122,7 +122,6 @@ class EngineConnection(asyncio.Protocol):
         self._state = _HEAD
         self._bodiless = bodiless
         self._interim = 0
-        self._reusable = True
         if len(body) <= _JOINED:
             self._transport.write(head + body if body else head)
             return
@@ -175,13 +174,21 @@ class EngineConnection(asyncio.Protocol):
             self._close()
             return
         try:
-            if self._state is _CHUNKED:
+            state = self._state
+            if state is _CHUNKED:
+                # the common case: one whole chunk, of whole lines
+                if self._between_chunks and data.endswith(b"\n\r\n"):
+                    end = data.find(b"\r\n", 0, LONGEST_PLAIN + 2)
+                    size = plain_size(data[:end]) if end > 0 else 0
+                    if size and end + size + 4 == len(data):
+                        sink.in_chunks(data, size, True)  # noqa: FBT003
+                        return
                 self._chunked(sink, data)
-            elif self._state is _HEAD:
+            elif state is _HEAD:
                 self._read_head(sink, self._head + data if self._head else data)
-            elif self._state is _LENGTH:
+            elif state is _LENGTH:
                 self._counted(sink, data)
-            elif self._state is _UNTIL_CLOSE:
+            elif state is _UNTIL_CLOSE:
                 sink.piece(data, framed(data))
         except MalformedAnswerError as error:
             self._end_badly()
@@ -226,8 +233,14 @@ class EngineConnection(asyncio.Protocol):
     # ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read_head(self, sink: Sink, data: bytes) -> None:
-        self._head = data
         head = read_answer_head(data)
+        if head is not None and head.length == len(data) - head.size and head.is_plain and not self._bodiless:
+            # the common case: all of it has come at once
+            self._head, self._reusable = b"", head.reusable
+            sink.whole(head, data[head.size :])
+            self._end(sink, b"", told=True)
+            return
+        self._head = data
         while head is not None and head.status < 200:
             if head.status == 101:
                 raise MalformedAnswerError("it has the interim status 101")
@@ -241,11 +254,6 @@ class EngineConnection(asyncio.Protocol):
         self._head = b""
         self._reusable = head.reusable
         rest = data[head.size :]
-        if head.length == len(rest) and not self._bodiless and head.has_body:
-            # the common case: all of it has come at once
-            sink.whole(head, rest)
-            self._end(sink, b"", told=True)
-            return
         sink.begins(head)
         if self._bodiless or not head.has_body:
             self._end(sink, rest)
@@ -282,7 +290,7 @@ class EngineConnection(asyncio.Protocol):
         if self._between_chunks:
             end, size, in_lines = whole_chunks(data)
             if end:
-                sink.in_chunks(data[:end], size, in_lines=in_lines)
+                sink.in_chunks(data[:end], size, in_lines)
                 if end == len(data) or self._sink is not sink:
                     return
                 data = data[end:]
@@ -301,7 +309,7 @@ class EngineConnection(asyncio.Protocol):
             # aborted by the sink meanwhile
             return
         self._sink, self._chunks = None, None
-        if self._reusable and not rest and self.sent:
+        if self._reusable and not rest and self._unsent is None and not self._transport.get_write_buffer_size():
             self._state = _IDLE
             if self._paused:
                 self.resume_reading()

@@ -68,14 +68,22 @@ class FrontExchange(Attempts):
         if outlet.begun or outlet.gone:
             Sink.whole(self, head, body)
             return
+        services = self._desk.services
         # before the connection is forgotten: it knows whether the memory is still to be read
         self._release_body()
         self._engine = None
         self.usage = usage_in(head.content_type, head.content_encoding, body)
         self.bytes_out = len(body)
-        self.first_byte = self._desk.services.now()
+        now = self.first_byte = services.now()
         outlet.whole(head, body, lease.grant)
-        self._close(_SERVED)
+        # as ``_close`` does for a request that has waited for nothing
+        if self._comments is not None:
+            self._comments.stop()
+        self._over = True
+        lease.on_break = lease.on_answer = None
+        lease.end(_SERVED, now)
+        services.finished(self.record(now))
+        self._client.over()
 
     @override
     def begins(self, head: AnswerHead) -> None:
@@ -105,11 +113,11 @@ class FrontExchange(Attempts):
             self._reader.feed(payload)
 
     @override
-    def in_chunks(self, framed: bytes, size: int, *, in_lines: bool) -> None:
+    def in_chunks(self, framed: bytes, size: int, in_lines: bool) -> None:
         """Pass on whole chunks as they are."""
         write = self._write
         if write is None:
-            Sink.in_chunks(self, framed, size, in_lines=in_lines)
+            Sink.in_chunks(self, framed, size, in_lines)
             self._write = self.outlet.chunk_writer if self._error is None else None
             return
         self.bytes_out += size
@@ -221,7 +229,7 @@ class FrontExchange(Attempts):
         if self._engine is not None:
             self._engine.abort()
             self._engine = None
-        lease = self.lease
+        services, lease = self._desk.services, self.lease
         if lease is not None:
             if lease.answer is None:
                 ready = self._desk.ready.since(lease.model)
@@ -229,5 +237,5 @@ class FrontExchange(Attempts):
             # without these two the objects of a request would be a cycle, which only the garbage collector ends
             lease.on_break = lease.on_answer = None
             lease.end(outcome)
-        self._desk.services.finished(self.record(self._desk.services.now()))
+        services.finished(self.record(services.now()))
         self._client.over()
