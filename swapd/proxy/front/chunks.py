@@ -13,11 +13,28 @@ LAST: Final = b"0\r\n\r\n"
 """What ends a body in chunks."""
 _LINE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[^\r\n\0]*)?\r\n")
 _PLAIN: Final = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,7}")
-LONGEST_PLAIN: Final = 8
+_LONGEST_PLAIN: Final = 8
 """Digits."""
 _MAX_LINE: Final = 4 << 10
 _MAX_TRAILERS: Final = 16 << 10
 _TRAILERS: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")
+
+
+def _start(length: int) -> bytes:
+    for digits in range(1, 4):
+        start = b"%x\r\n" % max(0, length - digits - 4)
+        if len(start) == digits + 2 and not start.startswith(b"0"):
+            return start
+    return _NEVER
+
+
+SHORT: Final = 1 << 12
+_NEVER: Final = bytes(SHORT)
+STARTS: Final = tuple(_start(length) for length in range(SHORT))
+"""With what a chunk of so many bytes, its framing included, begins as engines write it.
+
+There are lengths that no chunk has: what stands there is longer than such a chunk.
+"""
 
 
 class ChunkError(Exception):
@@ -108,8 +125,8 @@ def whole_chunks(data: bytes) -> tuple[int, int, bool]:
     in_lines = True
     length = len(data)
     while at < length:
-        line_end = data.find(b"\r\n", at, at + LONGEST_PLAIN + 2)
-        size = plain_size(data[at:line_end]) if line_end > 0 else 0
+        line_end = data.find(b"\r\n", at, at + _LONGEST_PLAIN + 2)
+        size = _plain_size(data[at:line_end]) if line_end > 0 else 0
         end = line_end + size + 4
         if not size or end > length or not data.startswith(b"\r\n", end - 2):
             break
@@ -120,7 +137,7 @@ def whole_chunks(data: bytes) -> tuple[int, int, bool]:
 
 
 @functools.lru_cache(maxsize=1024)
-def plain_size(line: bytes) -> int:
+def _plain_size(line: bytes) -> int:
     """Return the size that a chunk's first line says in plain hexadecimal digits; 0: it does not, or is the last."""
     return int(line, 16) if _PLAIN.fullmatch(line) else 0
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 from typing_extensions import override
 
 from swapd.proxy.front.answers import read_answer_head
-from swapd.proxy.front.chunks import LONGEST_PLAIN, ChunkError, Chunks, framed, plain_size, whole_chunks
+from swapd.proxy.front.chunks import SHORT, STARTS, ChunkError, Chunks, framed, whole_chunks
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import MalformedAnswerError
 
@@ -176,12 +176,12 @@ class EngineConnection(asyncio.Protocol):
         try:
             state = self._state
             if state is _CHUNKED:
-                # the common case: one whole chunk, of whole lines
-                if self._between_chunks and data.endswith(b"\n\r\n"):
-                    end = data.find(b"\r\n", 0, LONGEST_PLAIN + 2)
-                    size = plain_size(data[:end]) if end > 0 else 0
-                    if size and end + size + 4 == len(data):
-                        sink.in_chunks(data, size, True)  # noqa: FBT003
+                length = len(data)
+                if self._between_chunks and length < SHORT:
+                    start = STARTS[length]
+                    if data.startswith(start) and data.endswith(b"\n\r\n"):
+                        # the common case: one whole chunk, of whole lines
+                        sink.in_chunks(data, length - len(start) - 2, True)  # noqa: FBT003
                         return
                 self._chunked(sink, data)
             elif state is _HEAD:

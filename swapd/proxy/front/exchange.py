@@ -15,12 +15,11 @@ from swapd.proxy.errors import internal_error, not_passed_on
 from swapd.proxy.failure import Failure
 from swapd.proxy.front.answers import AnswerHead
 from swapd.proxy.front.attempts import Attempts
-from swapd.proxy.front.chunks import unframed
 from swapd.proxy.front.outlet import is_event_stream
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.front.unattended import Unattended
 from swapd.proxy.keepalive import READ_OF_AN_ERROR, no_event_stream
-from swapd.proxy.usage import UsageReader, usage_in, usage_reader
+from swapd.proxy.usage import LARGE_UNREAD, MOST_UNREAD, UsageReader, usage_in, usage_reader
 
 _log = structlog.get_logger(__name__)
 
@@ -123,8 +122,11 @@ class FrontExchange(Attempts):
         self.bytes_out += size
         write(framed)
         reader = self._reader
-        if reader is not None and not (in_lines and reader.passes_over(framed)):
-            reader.feed(unframed(framed))
+        if reader is not None:
+            unread = reader.unread
+            unread.append(framed)
+            if len(unread) == MOST_UNREAD or size > LARGE_UNREAD or not in_lines:
+                reader.read_chunks(in_lines=in_lines)
 
     @override
     def pause_point(self) -> None:
