@@ -24,6 +24,13 @@ from swapd.proxy.services import ListedModel, RouteOptions
 _NO_OPTIONS: Final = RouteOptions()
 
 
+class _Routes(dict[ModelName, RouteOptions]):
+    """How requests for each model are relayed; the defaults for a model that has just been removed."""
+
+    def __missing__(self, name: ModelName) -> RouteOptions:
+        return _NO_OPTIONS
+
+
 class Directory:
     """The configured models by name and alias."""
 
@@ -36,6 +43,9 @@ class Directory:
         """
         self._created = created
         self._cached = cached
+        self._routes = _Routes()
+        #: returns how requests for a model are relayed; the look-up itself, because every request needs one
+        self.route_options: Final[Callable[[ModelName], RouteOptions]] = self._routes.__getitem__
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -43,7 +53,8 @@ class Directory:
         self._models: dict[ModelName, Model] = {ModelName(name): model for name, model in settings.models.items()}
         self._options = {name: _engine_options(name, model, settings) for name, model in self._models.items()}
         self._bind = settings.devices.numa is Numa.AUTO
-        self._routes = {name: _route_options(model) for name, model in self._models.items()}
+        self._routes.clear()
+        self._routes.update({name: _route_options(model) for name, model in self._models.items()})
         self._names: dict[str, ModelName] = {str(name): name for name in self._models}
         #: returns the model that a name or alias stands for; the look-up itself, because every request needs one
         self.resolve: Callable[[str], ModelName | None] = self._names.get
@@ -70,10 +81,6 @@ class Directory:
     def models(self) -> Sequence[ListedModel]:
         """Return the models as clients see them, by name."""
         return self._listed
-
-    def route_options(self, name: ModelName) -> RouteOptions:
-        """Return how requests for a model are relayed; the defaults for a model that has just been removed."""
-        return self._routes.get(name, _NO_OPTIONS)
 
     def allowed(self, name: ModelName, method: str, path: str) -> bool:
         """Say whether clients may reach this path of the model's engine."""

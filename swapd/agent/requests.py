@@ -131,7 +131,8 @@ class RequestObserver:
         for record in ended:
             ago = now - record.ended
             line = self._tell(record, wall - ago / SECOND, Duration(ago))
-            if _is_broken(line):
+            outcome = line.outcome
+            if line.status >= 500 or outcome is _UPSTREAM_FAILED or outcome is _CUT:
                 self._log.warning([line])
             else:
                 ordinary.append(line)
@@ -206,10 +207,6 @@ class RequestObserver:
         if record.ttfb is None and record.outcome is _CANCELLED and record.duration <= promise:
             return None
         return record.ttfb is not None and record.ttfb <= promise
-
-
-def _is_broken(line: RequestLine) -> bool:
-    return line.status >= 500 or line.outcome is _UPSTREAM_FAILED or line.outcome is _CUT
 
 
 def _seconds(duration: Duration) -> float:

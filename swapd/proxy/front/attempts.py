@@ -123,7 +123,13 @@ class Attempts(Account, Sink):
         lease.on_break = self._broken_off_soon
         answer = lease.answer
         if type(answer) is Grant:
-            self._attempt(answer.instance)
+            pool = self._door.pools.get(answer.instance)
+            engine = None if pool is None else pool.take()
+            if pool is not None and engine is not None:
+                # the common case
+                self._send(engine, pool)
+            else:
+                self._attempt(answer.instance)
             return
         lease.on_answer = self._go_on_soon
         if answer is not None:

@@ -31,7 +31,7 @@ class EnginePool:
         idle = self.idle
         while idle:
             connection = idle.pop()
-            if connection.usable and self._time() - connection.idle_since < _IDLE_S:
+            if not connection.transport.is_closing() and self._time() - connection.idle_since < _IDLE_S:
                 return connection
             connection.close()
         return None
