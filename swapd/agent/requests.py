@@ -25,6 +25,7 @@ AT_ONCE: Final = 32
 _LATEST_S: Final = 0.05
 _TENTH_MS: Final = 100_000
 """Nanoseconds."""
+_HALF: Final = _TENTH_MS // 2
 _TENTHS: Final = 10_000
 """Of a millisecond, in a second."""
 
@@ -177,8 +178,9 @@ class RequestObserver:
             record.cold_start,
             stages,
             _seconds(record.waited) if record.waited else 0.0,
-            None if ttfb is None else _seconds(ttfb),
-            _seconds(record.duration),
+            # as ``_seconds`` does
+            None if ttfb is None else (ttfb + _HALF) // _TENTH_MS / _TENTHS,
+            (record.duration + _HALF) // _TENTH_MS / _TENTHS,
             record.bytes_in,
             record.bytes_out,
             record.prompt_tokens,
@@ -211,4 +213,4 @@ class RequestObserver:
 
 def _seconds(duration: Duration) -> float:
     """Return seconds to four places; ``round`` would cost twenty times as much."""
-    return (duration + _TENTH_MS // 2) // _TENTH_MS / _TENTHS
+    return (duration + _HALF) // _TENTH_MS / _TENTHS

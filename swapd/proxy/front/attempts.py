@@ -85,13 +85,26 @@ class Attempts(Account, Sink):
         self._booked += count
         return True
 
-    def begin(self, body: Body, at: Instant | None = None) -> None:
-        """Serve the request, which is complete since ``at``, a moment in this turn; ``None``: now."""
+    def begin(self, body: Body) -> None:
+        """Serve the request, which is complete now."""
         self._body = body
         try:
-            self._ask(body, at)
+            self._ask(body, self._desk.services.now())
         except RefusedError as error:
             self.refuse(error.failure)
+
+    def begin_at_once(self, body: bytes) -> bool:
+        """Book and serve a request whose body has come with its head; ``False``: there is no room for it."""
+        size = len(body)
+        if not self._desk.budget.take(size):
+            return False
+        self.size = self._booked = size
+        self._body = body
+        try:
+            self._ask(body, self.arrived)
+        except RefusedError as error:
+            self.refuse(error.failure)
+        return True
 
     def pause(self) -> None:
         """Read no more from the engine for now: the client does not keep up."""
@@ -107,8 +120,8 @@ class Attempts(Account, Sink):
 
     # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, body: Body, at: Instant | None) -> None:
-        """Find out the model and ask the core for a place; raises ``RefusedError``."""
+    def _ask(self, body: Body, at: Instant) -> None:
+        """Find out the model and ask the core for a place; raises ``RefusedError``. It is complete since ``at``."""
         head, desk = self.head, self._desk
         services = desk.services
         plain = read_plain(body) if head.is_ordinary and type(body) is bytes else None

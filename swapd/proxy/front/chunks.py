@@ -125,12 +125,16 @@ def whole_chunks(data: bytes) -> tuple[int, int, bool]:
     in_lines = True
     length = len(data)
     while at < length:
-        line_end = data.find(b"\r\n", at, at + _LONGEST_PLAIN + 2)
-        size = _plain_size(data[at:line_end]) if line_end > 0 else 0
+        line_end = data.find(b"\r\n", at)
+        size = _plain_size(data[at:line_end]) if 0 < line_end - at <= _LONGEST_PLAIN else 0
         end = line_end + size + 4
-        if not size or end > length or not data.startswith(b"\r\n", end - 2):
+        if not size or end > length:
             break
-        in_lines = in_lines and data.startswith(b"\n", end - 3)
+        last = data[end - 3 : end]
+        if last != b"\n\r\n":
+            if not last.endswith(b"\r\n"):
+                break
+            in_lines = False
         total += size
         at = end
     return at, total, in_lines

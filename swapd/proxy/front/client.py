@@ -174,12 +174,13 @@ class ClientConnection(asyncio.Protocol):
         if not head.is_inference and self._is_done_here(head, outlet, data, start):
             return
         exchange = self._exchange = FrontExchange(server, self, head, digits, outlet)
-        if came == length and length <= server.desk.settings.max_body and exchange.book(length):
-            # the common case
-            self._left = 0
-            exchange.begin(data[start:], exchange.arrived)
-        else:
+        if came != length or length > server.desk.settings.max_body:
             self._receive(exchange, data[start:], length)
+            return
+        # the common case
+        self._left = 0
+        if not exchange.begin_at_once(data[start:]):
+            self._refuse(buffer_full())
 
     def _is_done_here(self, head: RequestHead, outlet: Outlet, data: bytes, start: int) -> bool:
         """Answer what is not for an engine, or hand it over; ``False``: it is for one. The body begins at ``start``."""
@@ -233,13 +234,9 @@ class ClientConnection(asyncio.Protocol):
         """Take the body as far as it has come with its head, perhaps with more behind it."""
         desk = self._server.desk
         came = len(data)
-        if came >= length and length <= desk.settings.max_body:
-            if came > length:
-                data, self._held = data[:length], data[length:]
-            self._left = 0
-            if exchange.book(length):
-                exchange.begin(data)
-            else:
+        if came > length and length <= desk.settings.max_body:
+            self._left, self._held = 0, data[length:]
+            if not exchange.begin_at_once(data[:length]):
                 self._refuse(buffer_full())
             return
         self._left = length
