@@ -114,13 +114,7 @@ class Daemon:
             now=_now,
             later=asyncio.get_running_loop().call_later,
         )
-        self._pump = Pump(
-            self._scheduler,
-            now=_now,
-            execute=lambda command: self._execute(command),  # noqa: PLW0108 - it is made later
-            recorder=self._recorder,
-            broken=self._law_broken,
-        )
+        self._pump = self._decider()
         services = self._proxy_services()
         self._front = FrontDoor(services, proxy_settings(settings))
         self._operators = Operators(post=self._post, next_request=self._next_request)
@@ -150,6 +144,15 @@ class Daemon:
             timelines=self._timelines,
             weights=self._weights,
             driver=self._gpus,
+        )
+
+    def _decider(self) -> Pump:
+        return Pump(
+            self._scheduler,
+            now=_now,
+            execute=lambda command: self._execute(command),  # noqa: PLW0108 - it is made later
+            recorder=self._recorder,
+            broken=self._law_broken,
         )
 
     def _surroundings(self, library: Any) -> Surroundings:
