@@ -12,8 +12,9 @@ import uvloop
 
 from swapd.admin.unix_socket import AdminSocketError
 from swapd.agent import logs
-from swapd.agent.daemon import EXIT_FAILED, Daemon, Places
+from swapd.agent.daemon import EXIT_FAILED, Daemon
 from swapd.agent.descriptors import raise_limit
+from swapd.agent.places import Places
 from swapd.agent.signals import Signals
 from swapd.config import paths
 from swapd.config.load import Loaded, load

@@ -9,9 +9,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Any, Final, cast
 
 import structlog
@@ -30,6 +28,7 @@ from swapd.agent.gpus import Surroundings, driver_stats, gpu_room
 from swapd.agent.narrate import narrate
 from swapd.agent.notes import Notes
 from swapd.agent.operators import Operators
+from swapd.agent.places import Places
 from swapd.agent.pump import Pump
 from swapd.agent.recorder import FlightRecorder
 from swapd.agent.reload import Reloader
@@ -69,18 +68,6 @@ from swapd.proxy.services import Endpoint, Services
 EXIT_OK, EXIT_FAILED, EXIT_FORCED, EXIT_BROKEN = 0, 1, 130, 70
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger("swapd")
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the daemon keeps its files."""
-
-    #: SQLite file
-    state: Path
-    #: directory of the engines' output
-    logs: Path
-    #: Unix socket
-    admin: Path
 
 
 class Daemon:
@@ -124,15 +111,15 @@ class Daemon:
             max_wait=self._max_waits.get,
             arrived=self._arrivals.record,
             first_byte=self._timelines.first_byte,
-            soon=_soon,
+            now=_now,
+            later=asyncio.get_running_loop().call_later,
         )
+        self._pump = self._decider()
         services = self._proxy_services()
         self._front = FrontDoor(services, proxy_settings(settings))
         self._operators = Operators(post=self._post, next_request=self._next_request)
         self._hub = EventHub()
-        self._pump = Pump(
-            self._scheduler, now=_now, execute=self._executor(), recorder=self._recorder, broken=self._law_broken
-        )
+        self._execute = self._executor()
         self._stock = Stocktaking(history, post=self._post, now=_now, view=self._view, record=self._scheduler.demand)
         self._reloader = Reloader(
             loaded, now=_now, applied=self._apply, outcome=lambda ok: self._metrics.config_reloaded(ok=ok)
@@ -153,10 +140,19 @@ class Daemon:
             reloader=self._reloader,
             extras=self._extras,
             view=self._view,
-            arrivals=self._arrivals.read,
+            arrivals=self._read_arrivals,
             timelines=self._timelines,
             weights=self._weights,
             driver=self._gpus,
+        )
+
+    def _decider(self) -> Pump:
+        return Pump(
+            self._scheduler,
+            now=_now,
+            execute=lambda command: self._execute(command),  # noqa: PLW0108 - it is made later
+            recorder=self._recorder,
+            broken=self._law_broken,
         )
 
     def _surroundings(self, library: Any) -> Surroundings:
@@ -177,6 +173,7 @@ class Daemon:
             version=__version__,
             driver=lambda: driver_stats(self._gpus, _now()),
             cache=self._weights.figures,
+            settle=lambda: self._requests.tell(),  # noqa: PLW0108 - it is made later
         )
         metrics.configure(self._directory.names)
         metrics.config_reloaded(ok=True)
@@ -196,8 +193,8 @@ class Daemon:
 
     def _proxy_services(self) -> Services:
         return Services(
-            post=self._post,
-            admit=self._admit,
+            post=self._pump.post,
+            admit=self._admit if self._verbose else self._pump.admit,
             now=_now,
             next_request_id=self._next_request,
             directory=self._directory,
@@ -340,6 +337,10 @@ class Daemon:
         if self._gpus is not None:
             self._gpus.read_memory()
 
+    def _read_arrivals(self) -> AsyncGenerator[bytes, None]:
+        self._requests.tell()
+        return self._arrivals.read()
+
     def _apply(self, settings: Settings, catalog: Catalog) -> None:
         catalog = with_sizes(catalog, settings, self._sizes)
         self._settings, self._catalog = settings, catalog
@@ -386,10 +387,6 @@ class Daemon:
             _log.error("law_broken", exc_info=error, dump=f"not written: {failure}")
         else:
             _log.error("law_broken", exc_info=error, dump=str(path), facts=facts)
-
-
-def _soon(function: Callable[[], None]) -> None:
-    _ = asyncio.get_running_loop().call_soon(function)
 
 
 def _recording_trouble(trouble: str) -> None:

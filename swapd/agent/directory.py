@@ -24,6 +24,13 @@ from swapd.proxy.services import ListedModel, RouteOptions
 _NO_OPTIONS: Final = RouteOptions()
 
 
+class _Routes(dict[ModelName, RouteOptions]):
+    """How requests for each model are relayed; the defaults for a model that has just been removed."""
+
+    def __missing__(self, name: ModelName) -> RouteOptions:
+        return _NO_OPTIONS
+
+
 class Directory:
     """The configured models by name and alias."""
 
@@ -36,6 +43,9 @@ class Directory:
         """
         self._created = created
         self._cached = cached
+        self._routes = _Routes()
+        #: returns how requests for a model are relayed; the look-up itself, because every request needs one
+        self.route_options: Final[Callable[[ModelName], RouteOptions]] = self._routes.__getitem__
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -43,8 +53,11 @@ class Directory:
         self._models: dict[ModelName, Model] = {ModelName(name): model for name, model in settings.models.items()}
         self._options = {name: _engine_options(name, model, settings) for name, model in self._models.items()}
         self._bind = settings.devices.numa is Numa.AUTO
-        self._routes = {name: _route_options(model) for name, model in self._models.items()}
+        self._routes.clear()
+        self._routes.update({name: _route_options(model) for name, model in self._models.items()})
         self._names: dict[str, ModelName] = {str(name): name for name in self._models}
+        #: returns the model that a name or alias stands for; the look-up itself, because every request needs one
+        self.resolve: Callable[[str], ModelName | None] = self._names.get
         for name, model in self._models.items():
             self._names.update(dict.fromkeys(model.aliases, name))
         self._listed = tuple(
@@ -65,17 +78,9 @@ class Directory:
         """Return how many GPUs each model takes, by name."""
         return {name: model.gpus for name, model in sorted(self._models.items())}
 
-    def resolve(self, name: str) -> ModelName | None:
-        """Return the model that a name or alias stands for."""
-        return self._names.get(name)
-
     def models(self) -> Sequence[ListedModel]:
         """Return the models as clients see them, by name."""
         return self._listed
-
-    def route_options(self, name: ModelName) -> RouteOptions:
-        """Return how requests for a model are relayed; the defaults for a model that has just been removed."""
-        return self._routes.get(name, _NO_OPTIONS)
 
     def allowed(self, name: ModelName, method: str, path: str) -> bool:
         """Say whether clients may reach this path of the model's engine."""

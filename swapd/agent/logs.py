@@ -27,22 +27,25 @@ Line = MutableMapping[str, Any]
 class Frequent(msgspec.Struct):
     """A line that is written so often that a dictionary would cost too much: its fields, in order, are the line's.
 
-    It is given to a logger in place of an event's name. The writer thread fills in what stands here; a field ``event``
-    follows, and ``logger`` comes last.
+    A list of them is given to a logger in place of an event's name. A field ``event`` follows what stands here, and
+    ``logger`` comes last.
     """
 
-    timestamp: str
+    #: unix time; as text once the writer thread has filled it in, and the level
+    timestamp: float | str
     level: str
 
 
-Render = Callable[[Line | Frequent], str]
-Entry = tuple[float, str, str | Frequent | None, str, Line]
+Render = Callable[[list[Line | Frequent]], str]
+Entry = tuple[float, str, str | None, str, Line]
 """A line as it is queued: unix time, level, event, name of the logger, and the fields."""
 
 _QUEUE_LINES: Final = 10_000
 _FLUSH_S: Final = 2.0
 _PAUSE_S: Final = 0.05
 """Lines are gathered for so long: a thread that wakes for each of them costs the event loop more than the line."""
+_AT_ONCE: Final = 64
+"""Lines that are written in one call, in which nobody else can run."""
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -57,21 +60,21 @@ class _Lines:
     """The bounded queue; counts what does not fit."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Entry] = deque()
+        self.waiting: deque[Entry | Frequent] = deque()
         #: set while there are lines
         self.wake: Final = threading.Event()
         self._dropped = 0
 
-    def put(self, entry: Entry) -> None:
-        """Queue a line, after the number of those that were dropped before it."""
+    def put(self, *entries: Entry | Frequent) -> None:
+        """Queue lines, after the number of those that were dropped before them."""
         if len(self.waiting) >= _QUEUE_LINES:
-            self._dropped += 1
+            self._dropped += len(entries)
             return
         if self._dropped:
             lost = f"{self._dropped} log lines were dropped"
             self.waiting.append((time.time(), "warning", lost, "swapd.logs", {}))
             self._dropped = 0
-        self.waiting.append(entry)
+        self.waiting += entries
         if not self.wake.is_set():
             self.wake.set()
 
@@ -83,7 +86,13 @@ class _Logger:
         self._lines = lines
         self._name = name
 
-    def take(self, level: str, event: str | Frequent | None, line: Line) -> None:
+    def take_all(self, level: str, lines: list[Frequent]) -> None:
+        """Queue lines of the kind that is written often."""
+        for line in lines:
+            line.level = level
+        self._lines.put(*lines)
+
+    def take(self, level: str, event: str | None, line: Line) -> None:
         """Queue a line; the writer thread gives it a form."""
         if "exc_info" in line:
             line = structlog.processors.format_exc_info(self, level, line)
@@ -95,8 +104,11 @@ def _bound_logger(threshold: int) -> type[structlog.typing.FilteringBoundLogger]
     plain: Any = structlog.make_filtering_bound_logger(threshold)
 
     def method(level: str) -> Callable[..., None]:
-        def write(self: Any, event: str | Frequent, **line: Any) -> None:
-            self._logger.take(level, event, {**self._context, **line} if self._context else line)
+        def write(self: Any, event: str | list[Frequent], **line: Any) -> None:
+            if isinstance(event, list):
+                self._logger.take_all(level, event)
+            else:
+                self._logger.take(level, event, {**self._context, **line} if self._context else line)
 
         return write
 
@@ -141,20 +153,19 @@ class LogWriter:
         while lines.waiting or not self._closing.is_set():
             lines.wake.wait()
             lines.wake.clear()
-            rendered: list[str] = []
             while lines.waiting:
-                try:
-                    rendered.append(self._render(_formed(lines.waiting.popleft())))
-                except Exception:  # noqa: BLE001, S112 - an odd value: the next line may fare better
-                    continue
-            while rendered:
-                try:
-                    self._stream.write("\n".join(rendered) + "\n")
-                    self._stream.flush()
-                    break
-                except Exception:  # noqa: BLE001 - disk full, reader gone: the next line may fare better
-                    del rendered[0]
+                count = min(len(lines.waiting), _AT_ONCE)
+                self._write([_formed(lines.waiting.popleft()) for _ in range(count)])
             self._closing.wait(_PAUSE_S)
+
+    def _write(self, formed: list[Line | Frequent]) -> None:
+        while formed:
+            try:
+                self._stream.write(self._render(formed))
+                self._stream.flush()
+                break
+            except Exception:  # noqa: BLE001 - an odd value, disk full, reader gone: the younger lines may fare better
+                del formed[: (len(formed) + 1) // 2]
 
 
 def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) -> LogWriter:
@@ -178,32 +189,35 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
     return LogWriter(lines, render, stream)
 
 
-def _formed(entry: Entry) -> Line | Frequent:
+def _formed(entry: Entry | Frequent) -> Line | Frequent:
     """Return a line as it is written: what a reader looks for first at the beginning."""
+    if isinstance(entry, Frequent):
+        entry.timestamp = _written(float(entry.timestamp))
+        return entry
     moment, level, event, logger, fields = entry
+    return {"timestamp": _written(moment), "level": level, "event": event, **fields, "logger": logger}
+
+
+def _written(moment: float) -> str:
     second = int(moment)
-    timestamp = f"{_written(second)}.{int((moment - second) * 1e6):06}Z"
-    if isinstance(event, Frequent):
-        event.timestamp, event.level = timestamp, level
-        return event
-    return {"timestamp": timestamp, "level": level, "event": event, **fields, "logger": logger}
+    return f"{_second(second)}.{int((moment - second) * 1e6):06}Z"
 
 
 @functools.lru_cache(maxsize=4)
-def _written(second: int) -> str:
+def _second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _json(line: Line | Frequent) -> str:
+def _json(lines: list[Line | Frequent]) -> str:
     try:
-        return _ENCODER.encode(line).decode()
+        return _ENCODER.encode_lines(lines).decode()
     except (ValueError, TypeError):  # half a surrogate pair in a path, for example
-        return json.dumps(_as_dict(line), default=str)
+        return "".join(json.dumps(_as_dict(line), default=str) + "\n" for line in lines)
 
 
 def _console(*, colors: bool) -> Render:
     renderer = structlog.dev.ConsoleRenderer(colors=colors)
-    return lambda line: str(renderer(None, "", _as_dict(line)))
+    return lambda lines: "".join(f"{renderer(None, '', _as_dict(line))}\n" for line in lines)
 
 
 def _as_dict(line: Line | Frequent) -> Line:

@@ -17,7 +17,7 @@ import structlog
 
 from swapd.agent.recorder import FlightRecorder
 from swapd.core.commands import Command, Grant
-from swapd.core.events import Event, RequestArrived, Tick
+from swapd.core.events import Event, RequestArrived, RequestEnded, Tick
 from swapd.core.ids import SECOND, Instant
 from swapd.core.scheduler import Scheduler
 
@@ -57,6 +57,14 @@ class Pump:
             self._facts.append(event)
         elif not self._dead:
             self._record(event)
+            if type(event) is RequestEnded:
+                # of most nothing follows
+                try:
+                    if self._scheduler.end(event):
+                        return
+                except Exception as error:  # noqa: BLE001 - as in _handle
+                    self._die(error)
+                    return
             self._handle(event)
 
     def admit(self, event: RequestArrived) -> Grant | None:

@@ -22,7 +22,7 @@ from swapd.core.weights import is_guess, median, remaining_fetch
 RELEASE_ESTIMATE: Final = Duration(3 * SECOND)
 #: measured times kept per model and source
 KEPT: Final = 5
-_SERVICE_WEIGHT: Final = 0.2
+SERVICE_WEIGHT: Final = 0.2
 
 
 def note_load_times(model: Model, source: Source, times: Iterable[Duration]) -> None:
@@ -43,7 +43,7 @@ def expect(model: Model) -> None:
 
 def note_service(model: Model, duration: int) -> None:
     """Remember how long a request was in flight."""
-    model.service += (duration - model.service) * (_SERVICE_WEIGHT if model.service else 1.0)
+    model.service += (duration - model.service) * (SERVICE_WEIGHT if model.service else 1.0)
 
 
 def note_release_time(node: Node, model: Model, took: Duration) -> None:

@@ -4,16 +4,16 @@ Each function returns whether the event can matter to anybody else, that is, whe
 for a ready model with a free slot, and its end, are O(1) and settle nothing.
 """
 
+from math import exp
 from typing import Final
 
-from swapd.core.catalog import Priority
 from swapd.core.commands import Check, Grant
-from swapd.core.eta import eta, note_service, surely_within, surplus
+from swapd.core.eta import SERVICE_WEIGHT, eta, note_service, surely_within, surplus
 from swapd.core.events import RequestArrived, RequestEnded, UpstreamFailed
 from swapd.core.eviction import find
 from swapd.core.feasibility import infeasible
 from swapd.core.fetching import consider
-from swapd.core.grants import granted, note_if_idle, refuse, serve
+from swapd.core.grants import NO_STAGES, note_if_idle, refuse, serve
 from swapd.core.ids import SECOND, Duration, Instant
 from swapd.core.loads import touch
 from swapd.core.moves import book
@@ -22,7 +22,8 @@ from swapd.core.node_drain import DETAIL, RETRY_AFTER
 from swapd.core.reasons import Outcome, Rejection, State
 from swapd.core.sentences import cooling, queue_full, retry_after, too_far_off
 from swapd.core.state import Instance, Model, Phase, Request
-from swapd.core.weights import has_weights
+from swapd.core.viability import EPISODE_GAP
+from swapd.core.weights import has_weights, reload_time
 
 # on Python 3.11 a member costs ten times as much as a global
 _READY: Final = State.READY
@@ -31,7 +32,8 @@ _QUEUED: Final = Phase.QUEUED
 _CUT: Final = Phase.CUT
 _GRANTED: Final = Phase.GRANTED
 _SERVED: Final = Outcome.SERVED
-_HIGH: Final = Priority.HIGH
+
+_NOTHING: Final = Duration(0)
 
 #: after a second broken answer; the engine is being checked meanwhile
 UPSTREAM_RETRY: Final = Duration(SECOND)
@@ -65,7 +67,10 @@ def arrived(node: Node, event: RequestArrived) -> bool:
 
 
 def granted_at_once(node: Node, event: RequestArrived) -> Grant | None:
-    """Grant a request for a ready model with a free slot; ``None``: it is not one, and nothing has changed."""
+    """Grant a request for a ready model with a free slot; ``None``: it is not one, and nothing has changed.
+
+    It does what ``Demand.arrived``, ``touch`` and ``granted`` do, without the calls: every request comes here.
+    """
     model = node.models.get(event.model)
     if model is None or not model.configured:
         return None
@@ -75,13 +80,27 @@ def granted_at_once(node: Node, event: RequestArrived) -> Grant | None:
     in_flight = instance.in_flight
     if len(in_flight) >= spec.concurrency or (node.drain is not None and at >= node.drain.linger_until):
         return None
-    model.demand.arrived(at, idle=not in_flight)
-    touch(node, model, 1.0)
-    instance.last_used = at
-    priority = spec.priority if event.priority is _HIGH else max(event.priority, spec.priority)
-    request = Request(event.request, model, at, priority)
-    node.requests[request.id] = request
-    return granted(instance, request, at)
+    demand = model.demand
+    demand.arrivals += 1
+    demand.last_arrival = at
+    requests = demand.requests
+    requests.value = requests.value * exp((requests.at - at) / requests.tau) + 1.0
+    requests.at = at
+    if not in_flight and at - demand.idle_since >= EPISODE_GAP:
+        demand.episodes.add(at, 1.0)
+    faded = model.frequency * 2.0 ** ((model.frequency_at - at) / node.settings.frequency_half_life)
+    frequency = model.frequency = faded + 1.0
+    model.frequency_at = at
+    clock = model.clock = node.clock
+    reload = reload_time(node, model) if spec.fetched else model.lhat
+    model.worth = clock + frequency * reload / SECOND / spec.footprint.gpus
+    instance.last_used = instance.last_grant = at
+    number, priority = event.request, event.priority
+    if priority is not spec.priority:
+        priority = max(priority, spec.priority)
+    request = Request(number, model, at, priority, _GRANTED, instance, at)
+    node.requests[number] = in_flight[number] = request
+    return Grant(number, instance.id, spec.name, False, _NOTHING, NO_STAGES)  # noqa: FBT003
 
 
 def _admitted(node: Node, model: Model, request: Request) -> bool:
@@ -175,6 +194,35 @@ def _load_ahead(node: Node, model: Model) -> None:
         return
     instance = book(node, model, plan, "room is free, so that the next request finds it")
     instance.ahead = True
+
+
+def ended_quietly(node: Node, event: RequestEnded) -> bool:
+    """Take out a granted request whose end can matter to nobody; ``False``: it is not one, and nothing has changed."""
+    number, at = event.request, event.at
+    request = node.requests.get(number)
+    if request is None or request.phase is not _GRANTED:
+        return False
+    model, instance = request.model, request.instance
+    if instance is None or model.queue.count:
+        return False
+    in_flight = instance.in_flight
+    if len(in_flight) == 1:
+        # it falls idle, of which others may have waited
+        if instance.state is not _READY or instance.outdated_since is not None or node.pending:
+            return False
+        if node.drain is not None or node.wishes or (node.pins and node.lacks_pins):
+            return False
+        idle_unload = node.settings.idle_unload
+        if idle_unload is not None and (node.wake is None or node.wake > at + idle_unload):
+            return False
+        model.demand.idle_since = at
+    del node.requests[number], in_flight[number]
+    instance.last_used = at
+    if event.outcome is _SERVED:
+        # as ``note_service`` does
+        service = model.service
+        model.service = service + (at - request.granted_at - service) * (SERVICE_WEIGHT if service else 1.0)
+    return True
 
 
 def ended(node: Node, event: RequestEnded) -> bool:

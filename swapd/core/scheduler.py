@@ -101,9 +101,7 @@ class Scheduler:
         node.step += 1
         node.out = []
         changes = node.changes
-        # every request ends
-        matters = requests.ended(node, event) if type(event) is RequestEnded else self._apply(event)
-        if matters or node.changes != changes or (node.wake is not None and node.wake <= event.at):
+        if self._apply(event) or node.changes != changes or (node.wake is not None and node.wake <= event.at):
             settle(node)
         if node.unkept:
             standings.keep(node)
@@ -124,6 +122,21 @@ class Scheduler:
         if granted is not None:
             node.step += 1
         return granted
+
+    def end(self, event: RequestEnded) -> bool:
+        """Do what ``handle`` would, for less, if nothing follows of a request's end.
+
+        ``False``: something may, nothing was applied, and the fact is still to be handled.
+        """
+        node, at = self._node, event.at
+        assert at >= node.at, f"time went back from {node.at} to {at}"
+        if node.wake is not None and node.wake <= at:
+            return False
+        ended = requests.ended_quietly(node, event)
+        if ended:
+            node.at = at
+            node.step += 1
+        return ended
 
     def _apply(self, event: Event) -> bool:
         """Apply one fact; return whether the node has to settle."""

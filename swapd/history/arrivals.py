@@ -23,7 +23,7 @@ from typing import Final
 
 from swapd.aio.one_thread import OneThread, ThreadBusyError
 from swapd.aio.supervise import Tasks
-from swapd.core.ids import SECOND, Duration, ModelName
+from swapd.core.ids import MILLISECOND, SECOND, Duration, ModelName
 
 HEADER: Final = "unix_s,model,service_s\n"
 KEPT_DAYS: Final = 8
@@ -34,6 +34,7 @@ _BUFFERED: Final = 20_000
 _WRITE_AFTER_S: Final = 5.0
 _CALL_S: Final = 5.0
 _CHUNK: Final = 1 << 18
+_HALF_MS: Final = MILLISECOND // 2
 _PATTERN: Final = "arrivals-????-??-??.csv"
 
 
@@ -53,18 +54,18 @@ class Arrivals:
         self._wall = wall
         self._thread = OneThread("swapd-arrivals")
         self._tasks = Tasks()
-        self._lines: list[str] = []
+        #: unix time of the arrival, model, service time
+        self._rows: list[tuple[float, ModelName, Duration | None]] = []
         self._trouble = ""
         self._closing = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
 
     def record(self, model: ModelName, *, ago: Duration, served: Duration | None) -> None:
         """Note a request that has just ended and had arrived so long ago; ``served`` ``None``: it was never granted."""
-        if len(self._lines) >= _BUFFERED:
+        if len(self._rows) >= _BUFFERED:
             self._failed(FullError("they come faster than they can be written"))
             return
-        service = "" if served is None else f"{served / SECOND:.3f}"
-        self._lines.append(f"{self._wall() - ago / SECOND:.3f},{_quoted(model)},{service}\n")
+        self._rows.append((self._wall() - ago / SECOND, model, served))
         if self._writing is None or self._writing.done():
             self._writing = self._tasks.start(self._write_soon(), name="arrivals: write")
 
@@ -94,18 +95,18 @@ class Arrivals:
             yield whole + newline
 
     async def _write_soon(self) -> None:
-        while self._lines:
+        while self._rows:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_WRITE_AFTER_S):
                     await self._closing.wait()
             await self._write()
 
     async def _write(self) -> None:
-        lines, self._lines = self._lines, []
-        if not lines:
+        rows, self._rows = self._rows, []
+        if not rows:
             return
         try:
-            await self._thread.call(lambda: self._append("".join(lines).encode()), timeout=_CALL_S)
+            await self._thread.call(lambda: self._append("".join(map(_line, rows)).encode()), timeout=_CALL_S)
         except (OSError, FullError, TimeoutError, ThreadBusyError) as error:
             self._failed(error)
         else:
@@ -159,6 +160,16 @@ def _read(path: Path, place: int) -> bytes:
             return file.read(_CHUNK)
     except FileNotFoundError:
         return b""  # forgotten meanwhile
+
+
+def _line(row: tuple[float, ModelName, Duration | None]) -> str:
+    # in whole milliseconds: to write a fraction costs three times as much
+    moment, model, served = row
+    at = round(moment * 1000)
+    if served is None:
+        return f"{at // 1000}.{at % 1000:03},{_quoted(model)},\n"
+    took = (served + _HALF_MS) // MILLISECOND
+    return f"{at // 1000}.{at % 1000:03},{_quoted(model)},{took // 1000}.{took % 1000:03}\n"
 
 
 @functools.lru_cache(maxsize=1024)

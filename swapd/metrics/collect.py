@@ -4,6 +4,7 @@ Runs on the loop's thread. A scrape reads the node and writes its page there too
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable
 from typing import Final, assert_never
 
@@ -35,7 +36,7 @@ from swapd.metrics.node import NODE_METRICS
 from swapd.metrics.now import CacheNow, DriverStats, Now
 from swapd.metrics.page import Renderer, Snapshot
 from swapd.metrics.registry import UNKNOWN_MODEL
-from swapd.metrics.slots import Slots
+from swapd.metrics.slots import Series, Slots
 
 MAX_PAGES: Final = 8
 """Pages that may be waited for at once; a scraper that asks faster than they are made gets none."""
@@ -84,35 +85,48 @@ class _Ends:
 
 
 class _Ordinary:
-    """The series of the ordinary request, which was granted and answered, of one model, code and start."""
+    """The ordinary requests, granted and answered, of one model, code and start that are not in the series yet."""
 
-    __slots__ = (
-        "_duration",
-        "_first_byte",
-        "_key",
-        "_model_first_byte",
-        "_model_queue_wait",
-        "_queue_wait",
-        "_requests",
-    )
+    __slots__ = ("_ends", "_key", "count", "duration", "first_byte", "queue_wait")
 
     def __init__(self, ends: _Ends, label: str, code: int, start: str) -> None:
-        of_model, of_start = (label,), (start,)
-        self._requests, self._key = ends.requests, (label, _code(code), start)
-        self._duration = ends.duration.of(of_start)
-        self._queue_wait = ends.queue_wait.of(of_start)
-        self._model_queue_wait = ends.model_queue_wait.of(of_model)
-        self._first_byte = ends.first_byte.of(of_start)
-        self._model_first_byte = ends.model_first_byte.of(of_model)
+        self._ends, self._key = ends, (label, _code(code), start)
+        self.count = 0
+        self.duration = Series(ends.duration.bounds)
+        self.queue_wait = Series(ends.queue_wait.bounds)
+        self.first_byte = Series(ends.first_byte.bounds)
 
-    def add(self, duration_s: float, queue_wait_s: float, first_byte_s: float) -> None:
-        """Count one."""
-        self._requests.add(self._key)
-        self._duration.add(duration_s)
-        self._queue_wait.add(queue_wait_s)
-        self._model_queue_wait.add(queue_wait_s)
-        self._first_byte.add(first_byte_s)
-        self._model_first_byte.add(first_byte_s)
+    def add(self, duration: Duration, queue_wait: Duration, first_byte: Duration) -> None:
+        """Count one; as ``Series.add`` would, without the calls."""
+        self.count += 1
+        series, at = self.duration, duration / SECOND
+        series.sum_seconds += at
+        series.counts[bisect_left(series.bounds, at)] += 1
+        series, at = self.first_byte, first_byte / SECOND
+        series.sum_seconds += at
+        series.counts[bisect_left(series.bounds, at)] += 1
+        series, at = self.queue_wait, queue_wait / SECOND
+        series.sum_seconds += at
+        series.counts[bisect_left(series.bounds, at) if queue_wait else 0] += 1
+
+    def fold(self) -> None:
+        """Add them to the series."""
+        if not self.count:
+            return
+        ends, (label, _, start) = self._ends, self._key
+        of_model, of_start = (label,), (start,)
+        ends.requests.add(self._key, self.count)
+        self.duration.count = self.queue_wait.count = self.first_byte.count = self.count
+        self.count = 0
+        ends.model_queue_wait.of(of_model).take(self.queue_wait)
+        ends.model_first_byte.of(of_model).take(self.first_byte)
+        for timings, kept in (
+            (ends.duration, self.duration),
+            (ends.queue_wait, self.queue_wait),
+            (ends.first_byte, self.first_byte),
+        ):
+            timings.of(of_start).take(kept)
+            kept.clear()
 
 
 class Metrics:
@@ -127,6 +141,7 @@ class Metrics:
         version: str,
         driver: Callable[[], DriverStats | None] = lambda: None,
         cache: Callable[[], CacheNow | None] = lambda: None,
+        settle: Callable[[], None] = lambda: None,
         revision: str = "unknown",
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -135,13 +150,15 @@ class Metrics:
         ``not_ready`` says why the node takes no requests, one sentence each; ``()`` is ready.
 
         ``driver`` says how asking the driver goes; ``None``: the devices are virtual. ``cache`` says how the weight
-        cache stands; ``None``: there is none.
+        cache stands; ``None``: there is none. ``settle`` is called before a page is made, to count what is still to be
+        counted.
         """
         self.not_ready = not_ready
         self.heartbeat = Heartbeat(now)
         self._view = view
         self._driver = driver
         self._cache = cache
+        self._settle = settle
         self._version = version
         self._revision = revision
         self._wall = wall
@@ -158,6 +175,7 @@ class Metrics:
     def configure(self, names: Iterable[ModelName]) -> None:
         """Take these names, and no others, as values of the label ``model``; the series of the others go."""
         self._models = frozenset(names)
+        self._fold()
         self._ordinary.clear()
         self._slots.keep_models(self._models | {UNKNOWN_MODEL})
 
@@ -224,7 +242,7 @@ class Metrics:
             if ordinary is None:
                 ordinary = _Ordinary(ends, label, code, _START[cold_start])
                 self._ordinary[label, code, cold_start] = ordinary
-            ordinary.add(duration / SECOND, queue_wait / SECOND, first_byte / SECOND)
+            ordinary.add(duration, queue_wait, first_byte)
         else:
             self._other_finished(
                 label, code, cold_start, duration=duration, queue_wait=queue_wait, first_byte=first_byte
@@ -282,9 +300,15 @@ class Metrics:
     def _page(self, accept: str) -> Generator[None, None, tuple[bytes, str]]:
         view = yield from self._view()
         yield
+        self._settle()
+        self._fold()
         snapshot = Snapshot(now=self._now_values(view), slots=self._slots.freeze())
         yield
         return (yield from self._renderer.render(snapshot, accept))
+
+    def _fold(self) -> None:
+        for ordinary in self._ordinary.values():
+            ordinary.fold()
 
     def _label(self, model: str | None) -> str:
         return model if model is not None and model in self._models else UNKNOWN_MODEL

@@ -45,6 +45,16 @@ class Series:
         if self.counts:
             self.counts[bisect_left(self.bounds, seconds)] += 1
 
+    def take(self, other: "Series") -> None:
+        """Add the observations of another series, of the same bounds unless this one has none."""
+        self.count += other.count
+        self.sum_seconds += other.sum_seconds
+        self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=False)]
+
+    def clear(self) -> None:
+        """Forget all observations."""
+        self.count, self.sum_seconds, self.counts = 0, 0.0, [0] * len(self.counts)
+
 
 class Counter:
     """One counter; for paths where even the look-up of its name counts."""

@@ -86,6 +86,7 @@ class Exchange:
         lease = self.lease
         grant = lease.grant if lease is not None else None
         return RequestRecord(
+            ended=now,
             request_id=self.request_id,
             request=lease.request if lease is not None else None,
             model=self.model,

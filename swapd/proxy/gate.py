@@ -47,12 +47,14 @@ class Lease:
     _waiter: asyncio.Future[None] | None = None
     _timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, gate: "Gate", request: RequestId, model: ModelName, limit: Duration | None) -> None:
+    def __init__(
+        self, gate: "Gate", request: RequestId, model: ModelName, arrived: Instant, limit: Duration | None
+    ) -> None:
         self.request: Final = request
         self.model: Final = model
+        self.arrived: Final = arrived
         #: how long it may be granted; ``None``: for ever
         self.limit: Final = limit
-        self.arrived: Final = gate.now()
         self._gate = gate
 
     @property
@@ -81,13 +83,15 @@ class Lease:
         failed = self.grant
         self._gate.post(UpstreamFailed(self._gate.now(), self.request, failed.instance))
 
-    def end(self, outcome: Outcome) -> None:
-        """Report the end; the first call counts."""
+    def end(self, outcome: Outcome, at: Instant | None = None) -> None:
+        """Report the end, at this moment or now; the first call counts."""
         if self.outcome is None:
             self.outcome = outcome
             if self._timer is not None:
                 self._stop_timer()
-            self._gate.close(self)
+            gate, request = self._gate, self.request
+            del gate.leases[request]
+            gate.post(RequestEnded(gate.now() if at is None else at, request, outcome))
 
     def settle(self, answer: Grant | Reject) -> None:
         """Take the core's answer."""
@@ -152,55 +156,57 @@ class Gate:
         self._admit = admit
         self.now: Final = now
         self._next_request_id = next_request_id
-        self._leases: dict[RequestId, Lease] = {}
+        #: of the requests that arrived and have not ended
+        self.leases: Final[dict[RequestId, Lease]] = {}
 
     @property
     def open_requests(self) -> int:
         """Number of requests that arrived and have not ended."""
-        return len(self._leases)
+        return len(self.leases)
 
     def open(
         self,
         model: ModelName,
-        *,
         priority: Priority = Priority.HIGH,
         body_bytes: int = 0,
         limit: Duration | None = None,
+        at: Instant | None = None,
     ) -> Lease:
-        """Announce a complete request, granted for at most ``limit``; the caller must bring its lease to an end."""
+        """Announce a complete request, granted for at most ``limit``; the caller must bring its lease to an end.
+
+        It is complete since ``at``, and nothing has been posted since then; ``None``: now.
+        """
         request = self._next_request_id()
-        lease = self._leases[request] = Lease(self, request, model, limit)
+        arrived = self.now() if at is None else at
+        lease = self.leases[request] = Lease(self, request, model, arrived, limit)
         try:
-            grant = self._admit(RequestArrived(lease.arrived, request, model, priority, Bytes(body_bytes)))
+            grant = self._admit(RequestArrived(arrived, request, model, priority, Bytes(body_bytes)))
         except BaseException:
             # the caller gets no lease that it could end
-            del self._leases[request]
+            del self.leases[request]
             raise
         if grant is not None:
-            lease.take(grant)
+            if limit is None:
+                # as ``take`` does
+                lease.answer = lease.grant = grant
+            else:
+                lease.take(grant)
         return lease
-
-    def close(self, lease: Lease) -> None:
-        """Post the lease's end (called by the lease, once)."""
-        assert lease.outcome is not None
-        request = lease.request
-        del self._leases[request]
-        self.post(RequestEnded(self.now(), request, lease.outcome))
 
     def granted(self, command: Grant) -> None:
         """Carry out a Grant."""
-        lease = self._leases.get(command.request)
+        lease = self.leases.get(command.request)
         if lease is not None:
             lease.settle(command)
 
     def rejected(self, command: Reject) -> None:
         """Carry out a Reject."""
-        lease = self._leases.get(command.request)
+        lease = self.leases.get(command.request)
         if lease is not None:
             lease.settle(command)
 
     def cut(self, command: Cut) -> None:
         """Carry out a Cut."""
-        lease = self._leases.get(command.request)
+        lease = self.leases.get(command.request)
         if lease is not None:
             lease.cut()

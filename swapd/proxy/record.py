@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from swapd.core.ids import Duration, InstanceId, ModelName, RequestId
+from swapd.core.ids import Duration, InstanceId, Instant, ModelName, RequestId
 from swapd.core.reasons import Outcome, Rejection, Stage
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
     """One inference request, from its head to its end. A struct, because a dataclass of this size costs 2 µs more."""
 
+    ended: Instant
     #: value of ``x-request-id``
     request_id: str
     #: ``None``: it ended before it reached the core

@@ -17,9 +17,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from swapd.proxy.front.chunks import unframed
+
 _PLAIN_LIMIT: Final = 1 << 20
 _TAIL_LIMIT: Final = 64 << 10
 _EVENT_LIMIT: Final = 64 << 10
+MOST_UNREAD: Final = 8
+LARGE_UNREAD: Final = 1 << 10
+"""So many chunks may wait to be looked at, each of at most so many bytes."""
 
 
 class Usage(NamedTuple):
@@ -129,10 +134,12 @@ def _may_tell(text: bytes) -> bool:
 class UsageReader:
     """Follows one answer."""
 
-    __slots__ = ("_found", "_json", "_kept", "_lines", "_shortened", "_skipping")
+    __slots__ = ("_found", "_json", "_kept", "_lines", "_shortened", "_skipping", "unread")
 
     def __init__(self, content_type: str, content_encoding: str) -> None:
         self._lines, self._json = _forms(content_type, content_encoding)
+        #: whole chunks that come before all that is fed from now on: to look at several at once costs as much as at one
+        self.unread: list[bytes] = []
         self._kept = bytearray()
         self._skipping = False
         self._shortened = False
@@ -145,6 +152,8 @@ class UsageReader:
 
     def feed(self, chunk: bytes) -> None:
         """Take the next piece of the body."""
+        if self.unread:
+            self.read_chunks(in_lines=False)
         if self._lines:
             # nearly every piece of a stream is a whole event without counts
             if not (chunk.endswith(b"\n") and self.passes_over(chunk)):
@@ -155,12 +164,24 @@ class UsageReader:
                 del self._kept[:-_TAIL_LIMIT]
                 self._shortened = True
 
+    def read_chunks(self, *, in_lines: bool) -> None:
+        """Take the chunks in ``unread``; ``in_lines``: each of them is known to end with a line."""
+        chunks = b"".join(self.unread)
+        self.unread = []
+        if not (in_lines and self.passes_over(chunks)):
+            self.feed(unframed(chunks))
+
     def passes_over(self, lines: bytes) -> bool:
         """Tell whether these whole lines need not be fed; they may have something between them that is no word."""
-        return self._lines and not self._kept and not self._skipping and not _may_tell(lines)
+        if self._kept or self._skipping or not self._lines:
+            return False
+        # as in ``_may_tell``
+        return lines.find(b"tokens") < 0 and lines.find(b"eval_count") < 0 and lines.find(b'"timings"') < 0
 
     def finish(self) -> Usage:
         """Return the counts of a complete answer."""
+        if self.unread:
+            self.read_chunks(in_lines=False)
         if self._lines:
             self._take_line(bytes(self._kept))
         elif self._json and self._shortened:
@@ -227,8 +248,12 @@ def usage_reader(content_type: bytes, content_encoding: bytes) -> UsageReader | 
 
 def usage_in(content_type: bytes, content_encoding: bytes, body: bytes) -> Usage:
     """Return what a complete answer with these header fields tells."""
-    reader = usage_reader(content_type, content_encoding) if _may_tell(body) else None
-    if reader is None:
+    # as in ``_may_tell``
+    if body.find(b"tokens") < 0 and body.find(b"eval_count") < 0 and body.find(b'"timings"') < 0:
         return NOTHING_TOLD
+    form = _telling(content_type, content_encoding)
+    if form is None:
+        return NOTHING_TOLD
+    reader = UsageReader(*form)
     reader.feed(body)
     return reader.finish()

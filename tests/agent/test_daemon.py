@@ -11,7 +11,8 @@ import psutil
 import pytest
 import yaml
 
-from swapd.agent.daemon import EXIT_BROKEN, EXIT_OK, Daemon, Places
+from swapd.agent.daemon import EXIT_BROKEN, EXIT_OK, Daemon
+from swapd.agent.places import Places
 from swapd.agent.signals import Signals
 from swapd.config.load import load
 from swapd.core.events import Event, UnloadOrdered

@@ -21,6 +21,7 @@ class ScriptedCore:
         self.seen: list[Event] = []
         self.next_wakeup: Instant | None = None
         self._answer = answer
+        self.quiet = False
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         self.seen.append(event)
@@ -31,6 +32,12 @@ class ScriptedCore:
             return None
         self.seen.append(event)
         return GRANT
+
+    def end(self, event: RequestEnded) -> bool:
+        if event.request != ADMITTED or not self.quiet:
+            return False
+        self.seen.append(event)
+        return True
 
 
 ADMITTED = RequestId(1)
@@ -162,3 +169,28 @@ async def test_an_arrival_during_an_order_waits_like_any_fact() -> None:
     pump.post(_ended(1))
     assert answers == [None]
     assert core.seen == [_ended(1), _arrived(1)]
+
+
+async def test_an_end_of_which_nothing_follows_is_recorded_and_not_handled(tmp_path: Path) -> None:
+    core, recorder = ScriptedCore(lambda _: (StaleFact("handled"),)), FlightRecorder()
+    core.quiet = True
+    executed: list[Command] = []
+    pump = Pump(core, now=lambda: Instant(0), execute=executed.append, recorder=recorder, broken=lambda _: None)  # type: ignore[arg-type]
+    pump.post(_ended(1))
+    assert (core.seen, executed) == ([_ended(1)], [])
+    pump.post(_ended(2))
+    assert (core.seen, executed) == ([_ended(1), _ended(2)], [StaleFact("handled")])
+    assert recorder.dump(tmp_path / "facts") == 2
+
+
+async def test_a_law_that_breaks_at_the_end_of_a_request_stops_the_pump() -> None:
+    def broken(event: RequestEnded) -> bool:
+        raise AssertionError(event)
+
+    core, errors = ScriptedCore(), list[BaseException]()
+    core.end = broken  # type: ignore[method-assign]
+    pump = _pump(core, lambda command: None, errors.append)
+    pump.post(_ended(1))
+    pump.post(_ended(2))
+    assert [type(error) for error in errors] == [AssertionError]
+    assert core.seen == []

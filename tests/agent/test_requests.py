@@ -12,7 +12,7 @@ import structlog
 
 from swapd.agent import logs, requests
 from swapd.agent.requests import RequestObserver
-from swapd.core.ids import SECOND, Duration, InstanceId, ModelName, RequestId, seconds
+from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName, RequestId, seconds
 from swapd.core.reasons import Outcome, Rejection, Stage
 from swapd.proxy.record import RequestRecord
 
@@ -30,6 +30,7 @@ def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 SERVED = RequestRecord(
+    ended=Instant(0),
     request_id="abc",
     request=RequestId(7),
     model=ModelName("m01"),
@@ -80,7 +81,8 @@ def _observed(record: RequestRecord, promise: Duration | None) -> tuple[Counting
         max_wait=lambda _: promise,
         arrived=lambda *_, **__: None,
         first_byte=begun,
-        soon=lambda tell: tell(),
+        now=lambda: Instant(0),
+        later=lambda _, tell: tell(),
     )
     observer.finished(record)
     return metrics, begun
@@ -158,7 +160,7 @@ def test_broken_answers_stand_out_in_the_log(change: dict[str, Any], level: str)
     with structlog.testing.capture_logs() as lines:
         _told(msgspec.structs.replace(SERVED, **change))
     [line] = lines
-    told = line["event"]
+    [told] = line["event"]
     assert (line["log_level"], told.event, told.request_id, told.model) == (level, "request", "abc", "m01")
 
 
@@ -219,7 +221,8 @@ def test_the_first_byte_of_a_cold_start_is_told_once_from_the_grant_on() -> None
         metrics, begun = _observed(COLD, None)
     assert metrics.first_bytes == [seconds(1)]
     assert begun == [(InstanceId(9), seconds(2))]
-    assert lines[0]["event"].stages == {"queued": 0.5, "fetch": 1.0, "load": 0.5, "first_byte": 1.0}
+    [told] = lines[0]["event"]
+    assert told.stages == {"queued": 0.5, "fetch": 1.0, "load": 0.5, "first_byte": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -232,23 +235,78 @@ def test_other_requests_tell_of_no_first_byte(change: dict[str, Any]) -> None:
     assert (metrics.first_bytes, begun) == ([], [])
 
 
-def test_what_ends_in_one_turn_of_the_loop_is_told_together_and_once() -> None:
-    metrics, called = CountingMetrics(), list[Callable[[], None]]()
-    observer = RequestObserver(
-        metrics,  # type: ignore[arg-type]
-        max_wait=lambda _: None,
-        arrived=lambda *_, **__: None,
-        first_byte=FirstBytes(),
-        soon=called.append,
-    )
+class Bench:
+    """An observer whose clocks stand still, and what it has asked for and told."""
+
+    def __init__(self) -> None:
+        self.metrics = CountingMetrics()
+        self.later: list[Callable[[], None]] = []
+        self.arrivals: list[tuple[ModelName, Duration, Duration | None]] = []
+        self.observer = RequestObserver(
+            self.metrics,  # type: ignore[arg-type]
+            max_wait=lambda _: None,
+            arrived=self._arrived,
+            first_byte=FirstBytes(),
+            now=lambda: Instant(50 * SECOND),
+            later=lambda _, tell: self.later.append(tell),
+            wall=lambda: 1_000.0,
+        )
+
+    def _arrived(self, model: ModelName, *, ago: Duration, served: Duration | None) -> None:
+        self.arrivals.append((model, ago, served))
+
+    def codes(self) -> list[int]:
+        return [told["code"] for told in self.metrics.told]
+
+
+RESIDENT = msgspec.structs.replace(SERVED, cold_start=False, waited=Duration(0))
+
+
+def test_what_ends_at_about_the_same_time_is_told_together_and_once() -> None:
+    bench = Bench()
     for status in (200, 404):
-        observer.finished(msgspec.structs.replace(SERVED, status=status))
-    [tell] = called
-    assert metrics.told == []
+        bench.observer.finished(msgspec.structs.replace(RESIDENT, status=status))
+    [tell] = bench.later
+    assert bench.codes() == []
     tell()
-    observer.finished(SERVED)
-    assert [told["code"] for told in metrics.told] == [200, 404]
-    assert len(called) == 2
-    observer.tell()
-    called[1]()
-    assert [told["code"] for told in metrics.told] == [200, 404, 200]
+    bench.observer.finished(RESIDENT)
+    assert bench.codes() == [200, 404]
+    assert len(bench.later) == 2
+    bench.observer.tell()
+    bench.later[1]()
+    assert bench.codes() == [200, 404, 200]
+
+
+def test_many_ends_are_told_before_their_time_so_that_telling_never_takes_long() -> None:
+    bench = Bench()
+    for _ in range(2 * requests.AT_ONCE + 1):
+        bench.observer.finished(RESIDENT)
+    assert len(bench.codes()) == 2 * requests.AT_ONCE
+    assert len(bench.later) == 1
+
+
+def test_a_cold_start_is_told_at_once() -> None:
+    bench = Bench()
+    bench.observer.finished(RESIDENT)
+    bench.observer.finished(SERVED)
+    assert bench.codes() == [200, 200]
+
+
+def test_what_is_told_late_is_dated_back() -> None:
+    bench = Bench()
+    with structlog.testing.capture_logs() as lines:
+        bench.observer.finished(msgspec.structs.replace(RESIDENT, ended=Instant(47 * SECOND)))
+        bench.observer.tell()
+    assert lines[0]["event"][0].timestamp == 997.0
+    assert bench.arrivals == [("m01", seconds(4), seconds(1))]
+
+
+def test_times_in_the_log_have_four_places() -> None:
+    bench = Bench()
+    with structlog.testing.capture_logs() as lines:
+        bench.observer.finished(
+            msgspec.structs.replace(RESIDENT, ttfb=Duration(1_234_549_999), duration=Duration(50_000))
+        )
+        bench.observer.tell()
+    [line] = lines[0]["event"]
+    assert (line.ttfb_s, line.duration_s) == (1.2345, 0.0001)

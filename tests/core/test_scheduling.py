@@ -165,17 +165,21 @@ def test_three_hundred_models_can_be_configured_and_placed() -> None:
 
 
 class Admitting(World):
-    """Lets a second core admit what it can and handle the rest, and compares the two."""
+    """Lets a second core admit and end what it can and handle the rest, and compares the two."""
 
     def __init__(self, *specs: ModelSpec, **settings: Any) -> None:
         super().__init__(specs, **settings)
         self.twin = Scheduler(self.devices, Catalog(self.specs, self.settings), Instant(0))
-        self.admitted = 0
+        self.admitted = self.ended = 0
 
     def post(self, event: ev.Event) -> tuple[Command, ...]:
         grant = self.twin.admit(event) if isinstance(event, ev.RequestArrived) else None
         self.admitted += grant is not None
-        told = self.twin.handle(event) if grant is None else (grant,)
+        if isinstance(event, ev.RequestEnded) and self.twin.end(event):
+            self.ended += 1
+            told: tuple[Command, ...] = ()
+        else:
+            told = self.twin.handle(event) if grant is None else (grant,)
         commands = super().post(event)
         assert told == commands
         assert self.twin.view() == self.core.view()
@@ -183,7 +187,7 @@ class Admitting(World):
         return commands
 
 
-def test_admitting_a_request_comes_to_the_same_as_handling_it() -> None:
+def test_admitting_and_ending_a_request_come_to_the_same_as_handling_them() -> None:
     rng = random.Random(7)
     specs = [spec(f"m{n}", 1 + n % 2, load=5, concurrency=2, max_queue=3) for n in range(5)]
     world = Admitting(*specs, gpus=3, idle_unload=seconds(20), protect=seconds(5))
@@ -194,4 +198,5 @@ def test_admitting_a_request_comes_to_the_same_as_handling_it() -> None:
     world.order(ev.NodeDrainOrdered, at=180, timeout=seconds(60), stop_engines=True, final=False)
     world.run(400)
     assert 50 < world.admitted < len(world.of(Grant))
+    assert 50 < world.ended < len(world.of(Grant))
     assert world.of(Reject)

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swapd.proxy.front.chunks import LAST, Chunks, framed, unframed, whole_chunks
+from swapd.proxy.front.chunks import LAST, SHORT, STARTS, Chunks, framed, unframed, whole_chunks
 
 PIECES = st.lists(st.binary(min_size=1, max_size=300) | st.just(b"data: {}\n\n"), max_size=6)
 BROKEN = [
@@ -51,3 +51,16 @@ def test_a_body_is_the_same_with_and_without_the_short_way(pieces: list[bytes], 
 def test_what_is_not_plain_is_left_to_the_exact_reader() -> None:
     for data in BROKEN:
         assert whole_chunks(data)[0] == 0
+
+
+def test_a_short_chunk_begins_as_its_length_says() -> None:
+    lengths = set()
+    for size in range(1, SHORT):
+        chunk = framed(bytes(size))
+        if len(chunk) < SHORT:
+            lengths.add(len(chunk))
+            start = STARTS[len(chunk)]
+            assert chunk.startswith(start)
+            assert len(chunk) - len(start) - 2 == size
+    for length in set(range(SHORT)) - lengths:
+        assert len(STARTS[length]) > length

@@ -49,7 +49,7 @@ def limited(node: Node, *, finish: bool = False, limit: Duration = LONG) -> None
 
 def run_over(node: Node) -> None:
     """Let the time of the only open request pass."""
-    [lease] = node.front.gate._leases.values()
+    [lease] = node.front.gate.leases.values()
     lease.run_over()
 
 

@@ -43,6 +43,7 @@ class Account:
         grant = lease.grant if lease is not None else None
         # by position: names cost a microsecond
         return RequestRecord(
+            now,
             outlet.request_id,
             lease.request if lease is not None else None,
             self.model,

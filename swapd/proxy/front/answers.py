@@ -14,7 +14,7 @@ from swapd.proxy.relay import MalformedAnswerError
 
 MAX_HEAD: Final = 64 << 10
 _MAX_LENGTH_DIGITS: Final = 15
-_REPEATED: Final = 1 << 10
+REPEATED: Final = 1 << 10
 """Bytes; heads up to this size are remembered."""
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
@@ -54,6 +54,8 @@ class AnswerHead:
     reusable = True
     #: a body follows, unless the request was HEAD
     has_body = True
+    #: it is no interim one, and its body has a length
+    is_plain = False
     #: for the client, before and after the id of a request that was neither held up nor is the last of its connection;
     #: written by ``replies.py`` when it is needed
     plain: tuple[bytes, bytes] | None = None
@@ -61,19 +63,6 @@ class AnswerHead:
 
 def read_answer_head(data: bytes) -> AnswerHead | None:
     """Return the head at the beginning of ``data``, ``None`` if it is not complete; raises ``MalformedAnswerError``."""
-    end = data.find(b"\r\n\r\n", 0, _REPEATED)
-    if end > 0:
-        # an engine says the same again and again, at least within a second
-        return _read_short(data[: end + 4])
-    return _read(data)
-
-
-@functools.lru_cache(maxsize=256)
-def _read_short(data: bytes) -> AnswerHead | None:
-    return _read(data)
-
-
-def _read(data: bytes) -> AnswerHead | None:
     found = _HEAD.match(data)
     if found is None:
         if len(data) > MAX_HEAD or b"\r\n\r\n" in data or not b"HTTP/1.".startswith(data[:7]):
@@ -112,8 +101,15 @@ def _read(data: bytes) -> AnswerHead | None:
                 head.chunked = True
     if head.chunked and head.length is not None:
         raise MalformedAnswerError("it has both Content-Length and Transfer-Encoding")
+    head.is_plain = head.status >= 200 and head.has_body and head.length is not None
     head.fields = _passed_on(head, fields, nominated) if odd or not fields.isascii() else fields
     return head
+
+
+@functools.lru_cache(maxsize=256)
+def read_short(start: bytes) -> AnswerHead | None:
+    """Return the head that ends after ``start``: an engine says the same again and again, at least within a second."""
+    return read_answer_head(start + b"\r\n\r\n")
 
 
 def _note_length(head: AnswerHead, value: bytes) -> None:

@@ -9,9 +9,11 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
+from swapd.core.catalog import Priority
 from swapd.core.commands import Grant, Reject
-from swapd.core.ids import Duration, InstanceId
+from swapd.core.ids import Duration, InstanceId, Instant
 from swapd.core.reasons import Outcome
 from swapd.proxy.errors import cut_off, failure_of_reject, overdue
 from swapd.proxy.failure import Failure, RefusedError
@@ -24,6 +26,10 @@ from swapd.proxy.front.pool import EnginePool
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.front.surroundings import Client, Door
 from swapd.proxy.front.understand import understand
+from swapd.proxy.model_name import read_plain
+
+# on Python 3.11 a member costs ten times as much as a global
+_HIGH: Final = Priority.HIGH
 
 
 class Attempts(Account, Sink):
@@ -45,7 +51,7 @@ class Attempts(Account, Sink):
     #: path and query for the engine; ``None``: as received
     _target: bytes | None = None
 
-    def __init__(self, door: Door, client: Client, head: RequestHead, digits: bytes, *, outlet: Outlet) -> None:
+    def __init__(self, door: Door, client: Client, head: RequestHead, digits: bytes, outlet: Outlet) -> None:
         """``digits``: the length of the body, as received."""
         self._door = door
         self._client = client
@@ -88,9 +94,22 @@ class Attempts(Account, Sink):
         """Serve the request, which is complete now."""
         self._body = body
         try:
-            self._ask(body)
+            self._ask(body, self._desk.services.now())
         except RefusedError as error:
             self.refuse(error.failure)
+
+    def begin_at_once(self, body: bytes) -> bool:
+        """Book and serve a request whose body has come with its head; ``False``: there is no room for it."""
+        size = len(body)
+        if not self._desk.budget.take(size):
+            return False
+        self.size = self._booked = size
+        self._body = body
+        try:
+            self._ask(body, self.arrived)
+        except RefusedError as error:
+            self.refuse(error.failure)
+        return True
 
     def pause(self) -> None:
         """Read no more from the engine for now: the client does not keep up."""
@@ -106,25 +125,34 @@ class Attempts(Account, Sink):
 
     # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, body: Body) -> None:
-        """Find out the model and ask the core for a place; raises ``RefusedError``."""
-        desk, services, match = self._desk, self._desk.services, self.head.match
-        assert match is not None
-        wish = understand(services, self.head, match, body)
-        model, self._target, self.dialect = wish.model, wish.target, wish.dialect
+    def _ask(self, body: Body, at: Instant) -> None:
+        """Find out the model and ask the core for a place; raises ``RefusedError``. It is complete since ``at``."""
+        head, desk = self.head, self._desk
+        services = desk.services
+        plain = read_plain(body) if head.is_ordinary and type(body) is bytes else None
+        model = None if plain is None else services.directory.resolve(plain.model)
+        if plain is None or model is None:
+            model, priority, streams, self._target, self.dialect = understand(services, head, body)
+        else:
+            priority, streams = _HIGH, plain.stream
         self.model = model
         limit = services.options(model).request_timeout
-        lease = desk.gate.open(model, priority=wish.priority, body_bytes=self.size, limit=limit)
-        self.lease = lease
+        lease = self.lease = desk.gate.open(model, priority, self.size, limit, at)
         lease.on_break = self._broken_off_soon
         answer = lease.answer
         if type(answer) is Grant:
-            self._attempt(answer.instance)
+            pool = self._door.pools.get(answer.instance)
+            engine = None if pool is None else pool.take()
+            if pool is not None and engine is not None:
+                # the common case
+                self._send(engine, pool)
+            else:
+                self._attempt(answer.instance)
             return
         lease.on_answer = self._go_on_soon
         if answer is not None:
             self._go_on()
-        elif wish.streams and match.route.sse and desk.settings.sse_keepalive is not None:
+        elif streams and head.streams_events and desk.settings.sse_keepalive is not None:
             self._comments = Comments(self.outlet, desk, lease, desk.settings.sse_keepalive)
 
     def _go_on_soon(self) -> None:
@@ -204,19 +232,21 @@ class Attempts(Account, Sink):
         head, body = self.head, self._body
         assert body is not None
         self._engine = engine
-        if self._target is None and not self.outlet.begun:
-            before, after = head.for_engine(pool.host_line)
+        outlet, host_line = self.outlet, pool.host_line
+        if self._target is None and not outlet.begun:
+            before, after = head.written if head.host_line is host_line else head.for_engine(host_line)
         else:
-            before, after = head.rewritten(pool.host_line, self._target or head.target, readable=self.outlet.begun)
-        request_id = self.outlet.request_id.encode("ascii")
-        engine.send(self, b"%b%b%b%b\r\n\r\n" % (before, self._digits, after, request_id), body, bodiless=head.bodiless)
+            before, after = head.rewritten(host_line, self._target or head.target, readable=outlet.begun)
+        written = b"".join((before, self._digits, after, outlet.request_id.encode(), b"\r\n\r\n"))
+        engine.send(self, written, body, bodiless=head.bodiless)
         if self._paused:
             engine.pause_reading()
 
     def _release_body(self) -> None:
         """Let go of the body; its memory serves the next one if nothing of it waits to be written."""
-        if self._booked:
-            self._desk.budget.give(self._booked)
+        booked = self._booked
+        if booked:
+            self._desk.budget.give(booked)
             self._booked = 0
         body, self._body = self._body, None
         if type(body) is memoryview and (self._engine is None or self._engine.sent):

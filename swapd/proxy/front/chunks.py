@@ -20,6 +20,23 @@ _MAX_TRAILERS: Final = 16 << 10
 _TRAILERS: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")
 
 
+def _start(length: int) -> bytes:
+    for digits in range(1, 4):
+        start = b"%x\r\n" % max(0, length - digits - 4)
+        if len(start) == digits + 2 and not start.startswith(b"0"):
+            return start
+    return _NEVER
+
+
+SHORT: Final = 1 << 12
+_NEVER: Final = bytes(SHORT)
+STARTS: Final = tuple(_start(length) for length in range(SHORT))
+"""With what a chunk of so many bytes, its framing included, begins as engines write it.
+
+There are lengths that no chunk has: what stands there is longer than such a chunk.
+"""
+
+
 class ChunkError(Exception):
     """The framing is broken; what comes after it has no meaning."""
 
@@ -108,12 +125,16 @@ def whole_chunks(data: bytes) -> tuple[int, int, bool]:
     in_lines = True
     length = len(data)
     while at < length:
-        line_end = data.find(b"\r\n", at, at + _LONGEST_PLAIN + 2)
-        size = _plain_size(data[at:line_end]) if line_end > 0 else 0
+        line_end = data.find(b"\r\n", at)
+        size = _plain_size(data[at:line_end]) if 0 < line_end - at <= _LONGEST_PLAIN else 0
         end = line_end + size + 4
-        if not size or end > length or not data.startswith(b"\r\n", end - 2):
+        if not size or end > length:
             break
-        in_lines = in_lines and data.startswith(b"\n", end - 3)
+        last = data[end - 3 : end]
+        if last != b"\n\r\n":
+            if not last.endswith(b"\r\n"):
+                break
+            in_lines = False
         total += size
         at = end
     return at, total, in_lines

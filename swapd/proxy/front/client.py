@@ -20,7 +20,7 @@ from swapd.proxy.front.heads import RequestHead, could_begin, could_follow, read
 from swapd.proxy.front.outlet import Outlet
 from swapd.proxy.front.own import answer_here
 from swapd.proxy.front.surroundings import Server
-from swapd.proxy.request_id import request_id_of
+from swapd.proxy.request_id import OWN, request_id_of
 from swapd.proxy.routes import Kind
 
 _HELD: Final = 64 << 10
@@ -28,8 +28,6 @@ _HELD: Final = 64 << 10
 
 _log = structlog.get_logger(__name__)
 
-_POST: Final = b"POST"
-_INFERENCE: Final = Kind.INFERENCE
 _WEBSOCKET: Final = Kind.WEBSOCKET
 
 
@@ -143,16 +141,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         """Begin with the next request."""
-        if data.startswith(b"\r\n"):
-            # some clients send an empty line after a body
-            data = data.lstrip(b"\r\n")
         self._held = b""
-        if not data:
-            self._owes = NOTHING
-            return
         head = self._head
         digits = None if head is None else head.length_in(data)
         if digits is None:
+            if data.startswith(b"\r\n"):
+                # some clients send an empty line after a body
+                data = data.lstrip(b"\r\n")
+            if not data:
+                self._owes = NOTHING
+                return
             found = read_head(data)
             if found is None:
                 self._read_odd(data)
@@ -162,33 +160,38 @@ class ClientConnection(asyncio.Protocol):
         assert head is not None
         start = head.size + len(digits)
         length = int(digits or b"0")
-        if len(data) > start + length and not could_follow(data[start + length :]):
+        came = len(data) - start
+        if came > length and not could_follow(data[start + length :]):
             # perhaps no request at all: then this one is not to be believed either
             self._hand_over(data)
             return
         self._owes = NOTHING
-        server, transport, match = self._server, self._transport, head.match
+        server, transport = self._server, self._transport
         assert transport is not None
-        kind = None if match is None else match.route.kind
-        if kind is _WEBSOCKET:
+        request_id = next(OWN) if head.client_id is None else request_id_of(head.client_id)
+        outlet = Outlet(transport, server.date, request_id, head.bodiless, head.keep_alive and not self.closing)
+        self._left = length
+        if not head.is_inference and self._is_done_here(head, outlet, data, start):
+            return
+        exchange = self._exchange = FrontExchange(server, self, head, digits, outlet)
+        if came != length or length > server.desk.settings.max_body:
+            self._receive(exchange, data[start:], length)
+            return
+        # the common case
+        self._left = 0
+        if not exchange.begin_at_once(data[start:]):
+            self._refuse(buffer_full())
+
+    def _is_done_here(self, head: RequestHead, outlet: Outlet, data: bytes, start: int) -> bool:
+        """Answer what is not for an engine, or hand it over; ``False``: it is for one. The body begins at ``start``."""
+        server, match = self._server, head.match
+        if match is not None and match.route.kind is _WEBSOCKET:
             self._hand_over(data)
-            return
-        outlet = Outlet(
-            transport,
-            server.date,
-            request_id_of(head.client_id),
-            bodiless=head.bodiless,
-            keep_alive=head.keep_alive and not self.closing,
-        )
-        if (kind is not _INFERENCE or head.method != _POST) and answer_here(
-            server.desk, outlet, match, method=head.method_name, path=head.path
-        ):
-            self._left = length
-            self._after(data[start:], keep_alive=outlet.keep_alive)
-            return
-        exchange = FrontExchange(server, self, head, digits, outlet=outlet)
-        self._exchange = exchange
-        self._receive(exchange, data[start:], length)
+            return True
+        if not answer_here(server.desk, outlet, match, method=head.method_name, path=head.path):
+            return False
+        self._after(data[start:], keep_alive=outlet.keep_alive)
+        return True
 
     def _read_odd(self, data: bytes) -> None:
         """Wait for the rest of a head, or leave it to aiohttp."""
@@ -231,13 +234,9 @@ class ClientConnection(asyncio.Protocol):
         """Take the body as far as it has come with its head, perhaps with more behind it."""
         desk = self._server.desk
         came = len(data)
-        if came >= length and length <= desk.settings.max_body:
-            if came > length:
-                data, self._held = data[:length], data[length:]
-            self._left = 0
-            if exchange.book(length):
-                exchange.begin(data)
-            else:
+        if came > length and length <= desk.settings.max_body:
+            self._left, self._held = 0, data[length:]
+            if not exchange.begin_at_once(data[:length]):
                 self._refuse(buffer_full())
             return
         self._left = length
@@ -323,8 +322,11 @@ class ClientConnection(asyncio.Protocol):
     def over(self) -> None:
         """Go on after an answer (called by the exchange)."""
         exchange, self._exchange = self._exchange, None
-        if exchange is not None and self._transport is not None:
-            self._after(self._held, keep_alive=exchange.outlet.keep_alive)
+        if exchange is None or self._transport is None:
+            return
+        keep_alive = exchange.outlet.keep_alive
+        if self._held or self._left or self._reading_paused or self.closing or not keep_alive:
+            self._after(self._held, keep_alive=keep_alive)
 
     def _after(self, data: bytes, *, keep_alive: bool) -> None:
         """Go on with ``data`` once an answer has been written."""

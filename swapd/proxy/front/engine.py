@@ -11,8 +11,8 @@ from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
-from swapd.proxy.front.answers import read_answer_head
-from swapd.proxy.front.chunks import ChunkError, Chunks, framed, whole_chunks
+from swapd.proxy.front.answers import REPEATED, read_answer_head, read_short
+from swapd.proxy.front.chunks import SHORT, STARTS, ChunkError, Chunks, framed, whole_chunks
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import MalformedAnswerError
 
@@ -73,14 +73,14 @@ class EngineConnection(asyncio.Protocol):
         "_reusable",
         "_sink",
         "_state",
-        "_transport",
         "_unsent",
         "idle_since",
+        "transport",
     )
 
     def __init__(self, pool: Owner) -> None:
         self._pool = pool
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self._state = _IDLE
         #: the pool counts it
         self._known = True
@@ -102,14 +102,9 @@ class EngineConnection(asyncio.Protocol):
         self.idle_since = 0.0
 
     @property
-    def usable(self) -> bool:
-        """Tell whether a request may be sent."""
-        return self._state is _IDLE and not self._transport.is_closing()
-
-    @property
     def sent(self) -> bool:
         """Tell whether nothing of the request waits in memory any more."""
-        return self._unsent is None and self._transport.get_write_buffer_size() == 0
+        return self._unsent is None and self.transport.get_write_buffer_size() == 0
 
     @property
     def left(self) -> int | None:
@@ -122,11 +117,10 @@ class EngineConnection(asyncio.Protocol):
         self._state = _HEAD
         self._bodiless = bodiless
         self._interim = 0
-        self._reusable = True
         if len(body) <= _JOINED:
-            self._transport.write(head + body if body else head)
+            self.transport.write(head + body if body else head)
             return
-        self._transport.write(head)
+        self.transport.write(head)
         self._unsent = memoryview(body)
         # in a turn of its own: to read such a body has taken a while already
         _ = asyncio.get_running_loop().call_soon(self._write_on)
@@ -144,28 +138,28 @@ class EngineConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close a connection that is idle."""
         self._state = _CLOSED
-        self._transport.close()
+        self.transport.close()
 
     def pause_reading(self) -> None:
         """Read no more of the answer for now."""
         if not self._paused and self._state is not _CLOSED:
             self._paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read on."""
         if self._paused and self._state is not _CLOSED:
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         self._paused = False
 
     # ── called by the transport ──────────────────────────────────────────────────────────────────────────────────
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         if self._state is _CLOSED:
             # given up in the meantime
-            self._transport.abort()
+            self.transport.abort()
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -175,13 +169,21 @@ class EngineConnection(asyncio.Protocol):
             self._close()
             return
         try:
-            if self._state is _CHUNKED:
+            state = self._state
+            if state is _CHUNKED:
+                length = len(data)
+                if self._between_chunks and length < SHORT:
+                    start = STARTS[length]
+                    if data.startswith(start) and data.endswith(b"\n\r\n"):
+                        # the common case: one whole chunk, of whole lines
+                        sink.in_chunks(data, length - len(start) - 2, True)  # noqa: FBT003
+                        return
                 self._chunked(sink, data)
-            elif self._state is _HEAD:
+            elif state is _HEAD:
                 self._read_head(sink, self._head + data if self._head else data)
-            elif self._state is _LENGTH:
+            elif state is _LENGTH:
                 self._counted(sink, data)
-            elif self._state is _UNTIL_CLOSE:
+            elif state is _UNTIL_CLOSE:
                 sink.piece(data, framed(data))
         except MalformedAnswerError as error:
             self._end_badly()
@@ -221,13 +223,20 @@ class EngineConnection(asyncio.Protocol):
         while self._unsent is not None and not self._full:
             piece, rest = self._unsent[:_SLICE], self._unsent[_SLICE:]
             self._unsent = rest if len(rest) else None
-            self._transport.write(piece)
+            self.transport.write(piece)
 
     # ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read_head(self, sink: Sink, data: bytes) -> None:
+        start, end, rest = data.partition(b"\r\n\r\n")
+        head = read_short(start) if end and len(start) < REPEATED else read_answer_head(data)
+        if head is not None and head.length == len(rest) and head.is_plain and not self._bodiless:
+            # the common case: all of it has come at once
+            self._head, self._reusable = b"", head.reusable
+            sink.whole(head, rest)
+            self._end(sink, b"", told=True)
+            return
         self._head = data
-        head = read_answer_head(data)
         while head is not None and head.status < 200:
             if head.status == 101:
                 raise MalformedAnswerError("it has the interim status 101")
@@ -241,11 +250,6 @@ class EngineConnection(asyncio.Protocol):
         self._head = b""
         self._reusable = head.reusable
         rest = data[head.size :]
-        if head.length == len(rest) and not self._bodiless and head.has_body:
-            # the common case: all of it has come at once
-            sink.whole(head, rest)
-            self._end(sink, b"", told=True)
-            return
         sink.begins(head)
         if self._bodiless or not head.has_body:
             self._end(sink, rest)
@@ -282,7 +286,7 @@ class EngineConnection(asyncio.Protocol):
         if self._between_chunks:
             end, size, in_lines = whole_chunks(data)
             if end:
-                sink.in_chunks(data[:end], size, in_lines=in_lines)
+                sink.in_chunks(data[:end], size, in_lines)
                 if end == len(data) or self._sink is not sink:
                     return
                 data = data[end:]
@@ -301,7 +305,7 @@ class EngineConnection(asyncio.Protocol):
             # aborted by the sink meanwhile
             return
         self._sink, self._chunks = None, None
-        if self._reusable and not rest and self.sent:
+        if self._reusable and not rest and self._unsent is None and not self.transport.get_write_buffer_size():
             self._state = _IDLE
             if self._paused:
                 self.resume_reading()
@@ -333,4 +337,4 @@ class EngineConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         self._state, self._unsent, self._chunks = _CLOSED, None, None
-        self._transport.abort()
+        self.transport.abort()

@@ -15,12 +15,11 @@ from swapd.proxy.errors import internal_error, not_passed_on
 from swapd.proxy.failure import Failure
 from swapd.proxy.front.answers import AnswerHead
 from swapd.proxy.front.attempts import Attempts
-from swapd.proxy.front.chunks import unframed
 from swapd.proxy.front.outlet import is_event_stream
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.front.unattended import Unattended
 from swapd.proxy.keepalive import READ_OF_AN_ERROR, no_event_stream
-from swapd.proxy.usage import UsageReader, usage_in, usage_reader
+from swapd.proxy.usage import LARGE_UNREAD, MOST_UNREAD, UsageReader, usage_in, usage_reader
 
 _log = structlog.get_logger(__name__)
 
@@ -68,14 +67,26 @@ class FrontExchange(Attempts):
         if outlet.begun or outlet.gone:
             Sink.whole(self, head, body)
             return
-        # before the connection is forgotten: it knows whether the memory is still to be read
-        self._release_body()
+        services = self._desk.services
+        if type(self._body) is bytes:
+            self._desk.budget.give(self._booked)
+            self._body, self._booked = None, 0
+        else:
+            # before the connection is forgotten: it knows whether the memory is still to be read
+            self._release_body()
         self._engine = None
         self.usage = usage_in(head.content_type, head.content_encoding, body)
         self.bytes_out = len(body)
-        self.first_byte = self._desk.services.now()
+        now = self.first_byte = services.now()
         outlet.whole(head, body, lease.grant)
-        self._close(_SERVED)
+        # as ``_close`` does for a request that has waited for nothing
+        if self._comments is not None:
+            self._comments.stop()
+        self._over = True
+        lease.on_break = lease.on_answer = None
+        lease.end(_SERVED, now)
+        services.finished(self.record(now))
+        self._client.over()
 
     @override
     def begins(self, head: AnswerHead) -> None:
@@ -105,18 +116,21 @@ class FrontExchange(Attempts):
             self._reader.feed(payload)
 
     @override
-    def in_chunks(self, framed: bytes, size: int, *, in_lines: bool) -> None:
+    def in_chunks(self, framed: bytes, size: int, in_lines: bool) -> None:
         """Pass on whole chunks as they are."""
         write = self._write
         if write is None:
-            Sink.in_chunks(self, framed, size, in_lines=in_lines)
+            Sink.in_chunks(self, framed, size, in_lines)
             self._write = self.outlet.chunk_writer if self._error is None else None
             return
         self.bytes_out += size
         write(framed)
         reader = self._reader
-        if reader is not None and not (in_lines and reader.passes_over(framed)):
-            reader.feed(unframed(framed))
+        if reader is not None:
+            unread = reader.unread
+            unread.append(framed)
+            if len(unread) == MOST_UNREAD or size > LARGE_UNREAD or not in_lines:
+                reader.read_chunks(in_lines=in_lines)
 
     @override
     def pause_point(self) -> None:
@@ -221,7 +235,7 @@ class FrontExchange(Attempts):
         if self._engine is not None:
             self._engine.abort()
             self._engine = None
-        lease = self.lease
+        services, lease = self._desk.services, self.lease
         if lease is not None:
             if lease.answer is None:
                 ready = self._desk.ready_since(lease.model)
@@ -229,5 +243,5 @@ class FrontExchange(Attempts):
             # without these two the objects of a request would be a cycle, which only the garbage collector ends
             lease.on_break = lease.on_answer = None
             lease.end(outcome)
-        self._desk.services.finished(self.record(self._desk.services.now()))
+        services.finished(self.record(services.now()))
         self._client.over()

@@ -10,11 +10,12 @@ parser is the only other one there is.
 import re
 from typing import Final
 
-from swapd.proxy.routes import Match, find_target
+from swapd.proxy.routes import Kind, Match, find_target
 
 MAX_HEAD: Final = 32 << 10
 """Bytes; what is longer goes to aiohttp, which has limits of its own."""
 _MAX_LENGTH_DIGITS: Final = 15
+_INFERENCE: Final = Kind.INFERENCE
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _LINE: Final = rb"(POST|GET|HEAD|PUT|DELETE|OPTIONS|PATCH) (/[\x21-\x7e]*+) HTTP/1\.1"
@@ -50,6 +51,12 @@ class RequestHead:
     #: the path without the query, and its route
     path: str
     match: Match | None
+    #: a request of its kind is for an engine: a POST to one of the routes of ``routes.py``
+    is_inference = False
+    #: thereof, the model stands in the body, and there is nothing in the head that swapd heeds
+    is_ordinary = False
+    #: the answer to ``"stream": true`` in the body is a server-sent event stream
+    streams_events = False
     #: fields for the engine, each with the line end before it; the digits of the length stand between the two
     before: bytes
     after: bytes
@@ -65,16 +72,16 @@ class RequestHead:
     #: what was received before these digits, and after them
     _start: bytes
     _end: bytes
-    #: what the engine at this host gets
-    _host_line: bytes | None = None
-    _for_engine: tuple[bytes, bytes]
+    #: what the engine at this host gets, see ``for_engine``
+    host_line: bytes | None = None
+    written: tuple[bytes, bytes]
 
     def for_engine(self, host_line: bytes) -> tuple[bytes, bytes]:
         """Return what an engine gets before the digits of the length, and after them up to the request's id."""
-        if self._host_line is not host_line:
-            self._host_line = host_line
-            self._for_engine = self.rewritten(host_line, self.target)
-        return self._for_engine
+        if self.host_line is not host_line:
+            self.host_line = host_line
+            self.written = self.rewritten(host_line, self.target)
+        return self.written
 
     def rewritten(self, host_line: bytes, target: bytes, *, readable: bool = False) -> tuple[bytes, bytes]:
         """Return the same with another target; ``readable``: the answer must not be compressed."""
@@ -154,6 +161,10 @@ def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
     head.method_name = head.method.decode("ascii")
     head.bodiless = head.method == b"HEAD"
     head.path, head.match = find_target(head.target)
+    if head.match is not None:
+        head.is_inference = head.match.route.kind is _INFERENCE and head.method == b"POST"
+        head.is_ordinary = head.is_inference and head.match.path_name is None and head.priority is None
+        head.streams_events = head.match.route.sse
     return head, digits
 
 

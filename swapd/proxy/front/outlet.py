@@ -39,7 +39,12 @@ class Outlet:
     _left = 0
 
     def __init__(
-        self, transport: asyncio.Transport, date: replies.Date, request_id: str, *, bodiless: bool, keep_alive: bool
+        self,
+        transport: asyncio.Transport,
+        date: replies.Date,
+        request_id: str,
+        bodiless: bool,  # noqa: FBT001 - by position: there is one for every request
+        keep_alive: bool,  # noqa: FBT001
     ) -> None:
         """``bodiless``: the request was HEAD."""
         self._transport: asyncio.Transport | None = transport
@@ -74,19 +79,24 @@ class Outlet:
         """Write an engine's answer that is complete, and has a length."""
         self.begun = True
         self.status = head.status
-        start = replies.engine_head(
-            head,
-            self.request_id.encode(),
-            date=self._date,
-            grant=grant,
-            bodiless=False,
-            keep_alive=self.keep_alive,
-        )
-        if len(body) <= _JOINED:
-            self._write(start + body)
-        else:
-            self._write(start)
-            self._write(body)
+        transport = self._transport
+        assert transport is not None
+        if grant is None or grant.waited or grant.cold_start or not self.keep_alive or len(body) > _JOINED:
+            start = replies.engine_head(
+                head,
+                self.request_id.encode(),
+                date=self._date,
+                grant=grant,
+                bodiless=False,
+                keep_alive=self.keep_alive,
+            )
+            transport.write(start)
+            transport.write(body)
+            return
+        # the common case
+        before, after = head.plain or replies.plain(head)
+        date = b"" if head.has_date else self._date.line()
+        transport.write(b"".join((before, self.request_id.encode(), after, date, b"\r\n\r\n", body)))
 
     def begin_stream(self) -> None:
         """Write the head of an event stream before there is an answer."""

@@ -20,6 +20,7 @@ class EnginePool:
         #: the connections that wait for a request, the one used last at the end
         self.idle: Final[list[EngineConnection]] = []
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         #: number of connections, idle or not, those included that are being made
         self.open = 0
         #: the line that names the engine's host, with the line end before it
@@ -30,7 +31,7 @@ class EnginePool:
         idle = self.idle
         while idle:
             connection = idle.pop()
-            if connection.usable and self._loop.time() - connection.idle_since < _IDLE_S:
+            if not connection.transport.is_closing() and self._time() - connection.idle_since < _IDLE_S:
                 return connection
             connection.close()
         return None
@@ -49,7 +50,7 @@ class EnginePool:
 
     def put(self, connection: EngineConnection) -> None:
         """Take a connection whose answer is complete (called by the connection)."""
-        connection.idle_since = self._loop.time()
+        connection.idle_since = self._time()
         self.idle.append(connection)
 
     def lost(self, connection: EngineConnection) -> None:
@@ -60,6 +61,6 @@ class EnginePool:
 
     def expire(self, *, everything: bool = False) -> None:
         """Close the connections that have been idle for too long, or all."""
-        now = self._loop.time()
+        now = self._time()
         while self.idle and (everything or now - self.idle[0].idle_since >= _IDLE_S):
             self.idle.pop(0).close()

@@ -1,10 +1,10 @@
 """Writes the heads of answers as bytes: those of engines, and whole answers of swapd's own."""
 
 import functools
-import time
 from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
+from time import time
 from typing import Final
 
 from swapd.core.commands import Grant
@@ -26,7 +26,7 @@ class Date:
 
     def line(self) -> bytes:
         """Return the line, with the line end before it."""
-        second = int(time.time())
+        second = int(time())
         if second != self._second:
             self._second = second
             self._line = b"\r\nDate: " + formatdate(second, usegmt=True).encode()
@@ -51,10 +51,14 @@ def engine_head(
         before, after = _around_id(head, told, bodiless=bodiless, keep_alive=keep_alive)
     else:
         # the common case: the same for every request that gets this answer
-        if head.plain is None:
-            head.plain = _around_id(head, told, bodiless=False, keep_alive=True)
-        before, after = head.plain
+        before, after = head.plain or plain(head)
     return b"%b%b%b%b\r\n\r\n" % (before, request_id, after, b"" if head.has_date else date.line())
+
+
+def plain(head: AnswerHead) -> tuple[bytes, bytes]:
+    """Return what stands before and after the id of a request of which nothing special is to be told."""
+    head.plain = _around_id(head, {}, bodiless=False, keep_alive=True)
+    return head.plain
 
 
 def _around_id(head: AnswerHead, told: Mapping[str, str], *, bodiless: bool, keep_alive: bool) -> tuple[bytes, bytes]:

@@ -27,7 +27,7 @@ class FrontServer(HttpServer):
         self.desk = desk
         self.date: Final = Date()
         self._arena = Arena()
-        self._pools: dict[InstanceId, EnginePool] = {}
+        self.pools: Final[dict[InstanceId, EnginePool]] = {}
         self._fast: dict[Connection, None] = {}
         self._watched: dict[Connection, None] = {}
         self._front_sweeper: asyncio.TimerHandle | None = None
@@ -56,7 +56,7 @@ class FrontServer(HttpServer):
         if self._front_sweeper is not None:
             self._front_sweeper.cancel()
             self._front_sweeper = None
-        for pool in self._pools.values():
+        for pool in self.pools.values():
             pool.expire(everything=True)
 
     # ── what the fast connections need ───────────────────────────────────────────────────────────────────────────
@@ -64,11 +64,11 @@ class FrontServer(HttpServer):
     @property
     def engine_connections(self) -> int:
         """Return the number of connections to engines, idle or not."""
-        return sum(pool.open for pool in self._pools.values())
+        return sum(pool.open for pool in self.pools.values())
 
     def pool(self, instance: InstanceId) -> EnginePool | None:
         """Return the connections to an instance's engine; ``None``: the instance is gone."""
-        pool = self._pools.get(instance)
+        pool = self.pools.get(instance)
         # with an open connection there is no need to ask whether the instance is still there
         if pool is not None and pool.idle:
             return pool
@@ -76,7 +76,7 @@ class FrontServer(HttpServer):
         if endpoint is None:
             return None
         if pool is None:
-            pool = self._pools[instance] = EnginePool(endpoint, self.desk.settings.connect_timeout)
+            pool = self.pools[instance] = EnginePool(endpoint, self.desk.settings.connect_timeout)
         return pool
 
     def take_memory(self) -> bytearray:
@@ -124,11 +124,11 @@ class FrontServer(HttpServer):
         now = self._loop.time()
         for connection in [each for each in self._watched if not each.in_time(now)]:
             self._watched.pop(connection, None)
-        for instance, pool in list(self._pools.items()):
+        for instance, pool in list(self.pools.items()):
             pool.expire()
             # that of an instance which is still there may be about to open a connection
             if not pool.open and self.desk.services.endpoint(instance) is None:
-                del self._pools[instance]
+                del self.pools[instance]
         self._front_sweeper = None
         if self._fast or self.engine_connections:
             self._sweep_front_later()

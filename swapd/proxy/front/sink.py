@@ -22,7 +22,7 @@ class Sink(Protocol):
     def piece(self, payload: bytes, framed: bytes) -> None:
         """Take a piece of the body; ``framed`` is the same in chunks, or itself if its length was announced."""
 
-    def in_chunks(self, framed: bytes, size: int, *, in_lines: bool) -> None:  # noqa: ARG002 - for who knows how
+    def in_chunks(self, framed: bytes, size: int, in_lines: bool) -> None:  # noqa: ARG002, FBT001 - for who knows how
         """Take pieces of the body that came as whole chunks, ``size`` bytes in all, perhaps each of whole lines."""
         self.piece(unframed(framed), framed)
 

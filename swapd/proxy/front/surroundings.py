@@ -1,6 +1,7 @@
 """Names what an exchange and its connection need around them: what outlives them, and each other."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from swapd.core.ids import InstanceId
@@ -15,6 +16,10 @@ class Door(Protocol):
     @property
     def desk(self) -> Desk:
         """Return what holds for requests that arrive now."""
+
+    @property
+    def pools(self) -> Mapping[InstanceId, EnginePool]:
+        """Return the connections to engines; of an instance that is gone no idle one is among them for long."""
 
     def pool(self, instance: InstanceId) -> EnginePool | None:
         """Return the connections to an instance's engine; ``None``: the instance is gone."""

@@ -10,9 +10,8 @@ from swapd.proxy.address import address_of, resolved
 from swapd.proxy.dialects import Dialect
 from swapd.proxy.front.engine import Body
 from swapd.proxy.front.heads import RequestHead
-from swapd.proxy.model_name import BodyFields, read_json, read_plain
+from swapd.proxy.model_name import BodyFields, read_json
 from swapd.proxy.naming import name_beside_body, priority_named
-from swapd.proxy.routes import Match
 from swapd.proxy.services import Services
 
 _HIGH = Priority.HIGH
@@ -31,19 +30,15 @@ class Wish(NamedTuple):
     dialect: Dialect
 
 
-def understand(services: Services, head: RequestHead, match: Match, body: Body) -> Wish:
+def understand(services: Services, head: RequestHead, body: Body) -> Wish:
     """Return what the client wants. Raises ``RefusedError``."""
+    match = head.match
+    assert match is not None
     dialect = match.route.dialect
     priority = _HIGH if head.priority is None else priority_named(head.priority)
     if match.path_name is not None:
         address = address_of(services, match, head.method_name, head.target.decode("ascii"))
         return Wish(address.model, priority, False, address.target.encode("ascii"), address.dialect)  # noqa: FBT003
-    if type(body) is bytes:
-        # the ordinary body, and a name that is known
-        plain = read_plain(body)
-        model = None if plain is None else services.directory.resolve(plain.model)
-        if plain is not None and model is not None:
-            return Wish(model, priority, plain.stream, None, dialect)
     found = read_json(body) if len(body) else BodyFields(None, stream=False)
     name = found.model
     if name is None:
