@@ -72,7 +72,7 @@ def plans_are_not_pruned(patch: Patch) -> None:
 @bug
 def free_room_is_overlooked(patch: Patch) -> None:
     def bad(original: Function) -> Function:
-        def find(node: Node, need: Any, avail: Any, costs: dict[Any, float]) -> Any:
+        def find(node: Node, need: Any, avail: Any, costs: dict[Any, float], _known: object = None) -> Any:
             return original(node, need, avail, dict.fromkeys(costs, -1.0))
 
         return find
