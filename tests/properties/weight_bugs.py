@@ -197,12 +197,12 @@ def weights_are_read_twice(patch: Patch) -> None:
 
 @bug
 def too_few_leave_for_the_disk(patch: Patch) -> None:
-    exchange(patch, "choose", instead(lambda givers, _needed: tuple(giver.instance for giver in sorted(givers)[:1])))
+    exchange(patch, "choose", instead(lambda givers, _needed: sorted(givers)[0].instances if givers else ()))
 
 
 @bug
 def too_many_leave_for_the_disk(patch: Patch) -> None:
-    exchange(patch, "choose", instead(lambda givers, _needed: tuple(giver.instance for giver in givers)))
+    exchange(patch, "choose", instead(lambda givers, _needed: tuple(one for giver in givers for one in giver.instances)))
 
 
 @bug
