@@ -56,10 +56,10 @@ def choose(givers: Sequence[Giver], needed: int) -> tuple[InstanceId, ...]:
     return tuple(instance for giver in chosen for instance in giver.instances)
 
 
-def note_lacking(node: Node, model: Model, lacking: Bytes) -> None:
+def note_lacking(node: Node, model: Model, why: str, lacking: Bytes) -> None:
     """Enter how many bytes a fetch lacks; what was given up for it and is held by nobody is reckoned in that."""
     for heir, fetch in fetches(node, model):
-        fetch.lacking = lacking
+        fetch.waits, fetch.lacking = why, lacking
         for copy in fetch.given:
             if not _is_leaving(node, copy, heir):
                 fetch.given[copy] = Bytes(0)
@@ -75,7 +75,8 @@ def make(node: Node) -> None:
         _take_back(node, model, fetch)
     for model, patient in _wanting(node):
         wanted = model.weights.fetch
-        if wanted is None or wanted.cancelled or not wanted.lacking:
+        here = model.weights.cached is not None
+        if here or wanted is None or wanted.cancelled or not wanted.lacking:
             continue
         if _lacking(node, model) <= 0 or _let_leave(node, model, wanted, patient=patient):
             break

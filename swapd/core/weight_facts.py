@@ -118,8 +118,7 @@ def fetch_waits(node: Node, event: FetchWaits) -> bool:
     model, fetch = found
     if fetch.waits != event.detail:
         model.story.add(event.at, f"the fetch of its weights waits: {event.detail}")
-    fetch.waits = event.detail
-    note_lacking(node, model, event.lacking)
+    note_lacking(node, model, event.detail, event.lacking)
     return fetch.lacking > 0
 
 
