@@ -66,8 +66,10 @@ def apply(node: Node, event: WeightEvent) -> bool:
 
 def weights_cached(node: Node, event: WeightsCached) -> bool:
     """Replace all that is known of the copies in the cache."""
-    changed = False
+    changed = bool(event.earlier)
     node.cached = event.cached
+    for fetched, took in event.earlier:
+        node.bandwidth.add(fetched, took)
     for name, model in node.models.items():
         size = event.cached.get(name)
         if size == model.weights.cached:
