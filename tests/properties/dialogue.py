@@ -142,9 +142,15 @@ class Dialogue:
         for key, request in sorted(self.books.requests.items()):
             if request.phase is Phase.GRANTED and (key + how) % 4:
                 self.say(RequestEnded(self.now, key, Outcome.CUT if request.cut else Outcome.SERVED))
-        self.say(RequestArrived(self.now, self._id(), heir))
+        heirs = self.books.weights.sharers(heir)
+        wanted = [self._id() for _ in heirs]
+        for one, request in zip(heirs, wanted, strict=True):
+            self.say(RequestArrived(self.now, request, one))
         for told in wants_of_room(self.books, self.now, how):
             self._say_all(told)
+        self.say(RequestArrived(self.now, self._id(), names[how % len(names)]))
+        if how & 1 and wanted[0] in self.books.requests:
+            self.end(sorted(self.books.requests).index(wanted[0]), 1)
 
     def bring_weights(self, which: int) -> None:
         """Let the weight cache answer one of its orders well."""
