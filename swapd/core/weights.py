@@ -53,6 +53,8 @@ def _reckoned_fetch(node: Node, model: Model) -> Duration | None:
 
 def is_guess(node: Node, model: Model) -> bool:
     """Say whether nothing is known of how long the weights of a model take but what is configured."""
+    if not model.spec.fetched:
+        return True
     fetch = under_way(node, model)
     tells = fetch is not None and not fetch.cancelled and _left(fetch) is not None
     return not tells and _reckoned_fetch(node, model) is None

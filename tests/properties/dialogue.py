@@ -140,7 +140,7 @@ class Dialogue:
                 self.say(RequestArrived(self.now, self._id(), name))
         self._obey_all()
         for key, request in sorted(self.books.requests.items()):
-            if request.phase is Phase.GRANTED and (key + how) % 4:
+            if request.phase is Phase.GRANTED and (key + how) % 8:
                 self.say(RequestEnded(self.now, key, Outcome.CUT if request.cut else Outcome.SERVED))
         heirs = self.books.weights.sharers(heir)
         wanted = [self._id() for _ in heirs]
@@ -149,7 +149,7 @@ class Dialogue:
         for told in wants_of_room(self.books, self.now, how):
             self._say_all(told)
         self.say(RequestArrived(self.now, self._id(), names[how % len(names)]))
-        if how & 1 and wanted[0] in self.books.requests:
+        if how % 3 == 0 and wanted[0] in self.books.requests:
             self.end(sorted(self.books.requests).index(wanted[0]), 1)
 
     def bring_weights(self, which: int) -> None:

@@ -55,7 +55,7 @@ def wants_of_room(books: Books, now: Instant, how: int) -> list[Told]:
     return [
         (
             *(FetchStarted(now, model) for model in models if not fetches[model].begun),
-            *(_wait(model, now, 1 + how % 4) for model in models),
+            *(_wait(model, now, 1 + (how >> 4) % 4) for model in models),
         )
         for models in books.weights.flights()
     ]
