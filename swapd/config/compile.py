@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from swapd.config.cache import WeightsSource
 from swapd.config.devices import Devices
 from swapd.config.files import TooManyFilesError, Weights, weigh
 from swapd.config.host import available_memory
 from swapd.config.model import Model
 from swapd.config.ports import reserved_ports
 from swapd.config.schema import Settings
-from swapd.core.catalog import Catalog, Footprint, ModelSpec, NvlinkUse, SchedulingSettings
+from swapd.core.catalog import Catalog, CopyKey, Footprint, ModelSpec, NvlinkUse, SchedulingSettings, copy_key
 from swapd.core.ids import SECOND, Bytes, Duration, ModelName
 from swapd.core.topology import DriverState, Gpu, NodeTopology
 
@@ -135,9 +136,16 @@ def _spec(name: ModelName, model: Model) -> ModelSpec:
         min_compute_capability=model.min_compute_capability,
         load_estimate=_estimate(model, _size(weights)),
         fetched=model.source is not None,
+        copy=_copy(model.source),
         local_weights=weights is not None,
         revision=_revision(model, weights),
     )
+
+
+def _copy(source: WeightsSource | None) -> CopyKey:
+    if source is None:
+        return CopyKey("")
+    return copy_key(source.source, include=source.include, sha256=source.sha256)
 
 
 def _revision(model: Model, weights: Weights | None) -> str:

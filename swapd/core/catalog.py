@@ -1,10 +1,20 @@
 """Says what a model is and needs, and by which rules the node schedules; made by config, read by the core."""
 
 import enum
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NewType
 
 from swapd.core.ids import SECOND, Bytes, Duration, ModelName
+
+CopyKey = NewType("CopyKey", str)
+"""Names a copy of weights in the node's cache."""
+
+
+def copy_key(source: str, *, include: Iterable[str], sha256: str | None) -> CopyKey:
+    """Name the copy of weights from a source, as it is written: models that ask for the same share one."""
+    return CopyKey(hashlib.sha256("\0".join((source, sha256 or "", *sorted(include))).encode()).hexdigest())
 
 
 class Priority(enum.IntEnum):
@@ -108,6 +118,8 @@ class ModelSpec:
     load_estimate: Duration = Duration(40 * SECOND)
     #: its weights come from elsewhere, through the node's cache: no instance starts before they are there
     fetched: bool = False
+    #: names its copy in that cache; empty: no other model has the same
+    copy: CopyKey = CopyKey("")
     #: its weights are files of this node outside the cache: they are there, and can be read into the page cache
     local_weights: bool = False
     #: expected time to fetch them, before size and speed are known

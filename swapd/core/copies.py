@@ -9,7 +9,7 @@ Rules that hold here:
 from collections import deque
 from dataclasses import dataclass, field
 
-from swapd.core.catalog import Source
+from swapd.core.catalog import CopyKey, Source
 from swapd.core.ids import Bytes, Duration, Instant, ModelName, RequestId
 from swapd.core.reasons import Stage
 
@@ -37,8 +37,8 @@ class Fetch:
     waits: str = ""
     #: bytes that copies of residents have to make free before it goes on, as told last; 0: none would help
     lacking: Bytes = Bytes(0)
-    #: models whose copies are given up for it, and how many of the bytes that are lacking each of them makes free
-    given: dict[ModelName, Bytes] = field(default_factory=dict)
+    #: copies that are given up for it, and how many of the bytes that are lacking each of them makes free
+    given: dict[CopyKey, Bytes] = field(default_factory=dict)
     #: since when the copy is here
     here: Instant | None = None
     #: how long before its end those would leave who are to leave for it, as was seen last

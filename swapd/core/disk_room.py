@@ -4,34 +4,38 @@ Rules that hold here:
 
 * They leave for the most urgent model whose fetch lacks room, under the guards of any eviction, the cheapest first, and
   only if what they and others leave behind is enough. Nobody leaves in vain. No GPU is booked meanwhile.
+* A copy that several models share goes when none of them holds it: their residents leave together or not at all, and
+  its bytes count once.
 * A copy that is given up is not loaded until it is gone or the fetch goes on: somebody who comes back for it waits, or
   its room would never come free. What turns out not to help is used again.
 * What is lacking is the weight cache's word. It does not count what is held; so who leaves counts until the next word.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from swapd.core.catalog import CopyKey
 from swapd.core.copies import Fetch
 from swapd.core.eta import clearing_estimate
 from swapd.core.eviction import candidates
 from swapd.core.feasibility import infeasible
-from swapd.core.fetching import give_back, keep_again
+from swapd.core.fetching import give_back, given_up, keep_again
 from swapd.core.guards import is_patient
-from swapd.core.ids import Bytes, InstanceId, ModelName
+from swapd.core.ids import Bytes, InstanceId
 from swapd.core.moves import evict
 from swapd.core.node import Node
 from swapd.core.reasons import State
+from swapd.core.shared_copies import copy_of, fetches, sharers
 from swapd.core.state import Instance, Model
 
 
 class Giver(NamedTuple):
-    """A resident that may leave, and what that would cost and give."""
+    """The residents that may leave with one copy, and what that would cost and give."""
 
-    #: what the policy says that its loss costs
+    #: what the policy says that their loss costs
     cost: float
-    instance: InstanceId
-    #: size of its copy, bytes
+    instances: tuple[InstanceId, ...]
+    #: of the copy, bytes
     size: int
 
 
@@ -49,15 +53,16 @@ def choose(givers: Sequence[Giver], needed: int) -> tuple[InstanceId, ...]:
         if giver.size <= spare:
             chosen.remove(giver)
             spare -= giver.size
-    return tuple(giver.instance for giver in chosen)
+    return tuple(instance for giver in chosen for instance in giver.instances)
 
 
-def note_lacking(node: Node, model: Model, fetch: Fetch, lacking: Bytes) -> None:
+def note_lacking(node: Node, model: Model, why: str, lacking: Bytes) -> None:
     """Enter how many bytes a fetch lacks; what was given up for it and is held by nobody is reckoned in that."""
-    fetch.lacking = lacking
-    for name in fetch.given:
-        if not _is_leaving(node, name, model):
-            fetch.given[name] = Bytes(0)
+    for heir, fetch in fetches(node, model):
+        fetch.waits, fetch.lacking = why, lacking
+        for copy in fetch.given:
+            if not _is_leaving(node, copy, heir):
+                fetch.given[copy] = Bytes(0)
 
 
 def make(node: Node) -> None:
@@ -70,17 +75,20 @@ def make(node: Node) -> None:
         _take_back(node, model, fetch)
     for model, patient in _wanting(node):
         wanted = model.weights.fetch
-        if wanted is None or wanted.cancelled or not wanted.lacking:
+        here = model.weights.cached is not None
+        if here or wanted is None or wanted.cancelled or not wanted.lacking:
             continue
-        if _lacking(wanted) <= 0 or _let_leave(node, model, wanted, patient=patient):
+        if _lacking(node, model) <= 0 or _let_leave(node, model, wanted, patient=patient):
             break
     for model, fetch in waiting:
-        if _lacking(fetch) > 0 and not any(_is_leaving(node, name, model) for name in fetch.given):
+        if _lacking(node, model) > 0 and not any(_is_leaving(node, copy, model) for copy in fetch.given):
             give_back(node, model)
 
 
-def _lacking(fetch: Fetch) -> int:
-    return fetch.lacking - sum(fetch.given.values())
+def _lacking(node: Node, model: Model) -> int:
+    """Return what a model's fetch lacks beside all that is given up for it, for whichever of its models."""
+    known = [fetch for _, fetch in fetches(node, model)]
+    return max(fetch.lacking for fetch in known) - sum(sum(fetch.given.values()) for fetch in known)
 
 
 def _wanting(node: Node) -> Iterator[tuple[Model, bool]]:
@@ -99,11 +107,7 @@ def _wanting(node: Node) -> Iterator[tuple[Model, bool]]:
 
 def _let_leave(node: Node, model: Model, fetch: Fetch, *, patient: bool) -> bool:
     """Order the residents to leave that make enough room; say whether there are any."""
-    costs = candidates(node, patient=patient)
-    givers = [
-        Giver(cost, number, copy) for number, cost in costs.items() if (copy := _copy(node, node.instances[number]))
-    ]
-    victims = choose(givers, _lacking(fetch))
+    victims = choose(_givers(node, candidates(node, patient=patient)), _lacking(node, model))
     if not victims or infeasible(node, model) is not None:
         return False
     names = ", ".join(node.instances[number].model.name for number in victims)
@@ -112,33 +116,55 @@ def _let_leave(node: Node, model: Model, fetch: Fetch, *, patient: bool) -> bool
         victim = node.instances[number]
         weights = victim.model.weights
         assert weights.cached is not None
-        weights.given_to, fetch.given[victim.model.name] = model.name, weights.cached
+        fetch.given[copy_of(victim.model.spec)] = weights.cached
+        for one in sharers(node, victim.model):
+            one.weights.given_to = model.name
+            node.unkept[one.name] = one
         evict(node, victim, model)
-        node.unkept[victim.model.name] = victim.model
     return True
 
 
-def _copy(node: Node, instance: Instance) -> int:
-    """Return how many bytes the disk gets back when an instance leaves, and its copy after it; 0: none."""
-    model, weights = instance.model, instance.model.weights
-    alone = not any(other.model is model and other is not instance for other in node.instances.values())
-    usable = model.spec.fetched and model.configured and instance.outdated_since is None
-    if not alone or not usable or weights.verifying or weights.fetch is not None or model.pinned:
-        return 0
-    return weights.cached or 0
+def _givers(node: Node, costs: Mapping[InstanceId, float]) -> list[Giver]:
+    """Return the copies that leave the disk after their residents, of those who may leave at these costs."""
+    able = {copy_of(model.spec): model for number in costs if (model := node.instances[number].model).spec.fetched}
+    givers = []
+    for copy, model in able.items():
+        residents = _residents(node, copy)
+        size = model.weights.cached or 0
+        if size and all(one.id in costs for one in residents) and not _is_kept(sharers(node, model), residents):
+            givers.append(Giver(sum(costs[one.id] for one in residents), tuple(one.id for one in residents), size))
+    return givers
+
+
+def _residents(node: Node, copy: CopyKey) -> list[Instance]:
+    """Return the instances that have a copy's files, or will; one that is outdated may have those of another copy."""
+    return [one for one in node.instances.values() if copy in (copy_of(one.spec), copy_of(one.model.spec))]
+
+
+def _is_kept(models: Sequence[Model], residents: Sequence[Instance]) -> bool:
+    """Say whether a copy stays although its residents may leave."""
+    changing = any(one.outdated_since is not None or not one.model.configured for one in residents)
+    return changing or any(_holds(model) for model in models)
+
+
+def _holds(model: Model) -> bool:
+    """Say whether a copy stays for the sake of a model that has no instance."""
+    weights = model.weights
+    waited_for = model.since is not None and weights.given_to is None
+    return model.pinned or waited_for or weights.verifying or weights.fetch is not None
 
 
 def _take_back(node: Node, heir: Model, fetch: Fetch) -> None:
-    """Reckon no more with copies that cannot leave the disk after all: of leaked instances, of pinned models."""
-    for name in list(fetch.given):
-        model = node.models.get(name)
-        leaked = any(i.model is model and i.state is State.LEAKED for i in node.instances.values())
-        if model is None or leaked or model.pinned:
-            del fetch.given[name]
-            keep_again(node, model, heir)
+    """Reckon no more with copies that stay after all: of leaked instances, of models that hold them again."""
+    for copy in list(fetch.given):
+        models = given_up(node, copy, heir)
+        residents = _residents(node, copy)
+        stays = any(one.state is not State.UNLOADING or one.model not in models for one in residents)
+        if models and (stays or any(_holds(one) for one in sharers(node, models[0]))):
+            keep_again(node, copy, heir)
 
 
-def _is_leaving(node: Node, name: ModelName, heir: Model) -> bool:
-    """Say whether a copy that is given up is held by nothing but an instance that leaves."""
-    instances = (one for one in node.instances.values() if one.model.name == name)
-    return any(one.state is State.UNLOADING and one.model.weights.given_to == heir.name for one in instances)
+def _is_leaving(node: Node, copy: CopyKey, heir: Model) -> bool:
+    """Say whether a copy that is given up is held by nothing but instances that leave."""
+    residents = (one for one in _residents(node, copy) if one.state is State.UNLOADING)
+    return any(one.model.weights.given_to == heir.name for one in residents)

@@ -6,14 +6,21 @@ Rules that hold here:
   that comes back after a change, for a placer's order, or because a request was refused for its ETA.
 * A fetch that nobody wants any more goes on: its bytes serve the next request. The end of the node's service, another
   configuration of the model, or its removal end it.
+* Models that share a copy share a fetch of it: whoever joins knows how it gets on, and what its room costs others is
+  paid once.
 * In manual mode nothing is fetched but by an operator's word. A model that cools down is not tried, unless an operator
   wants its weights.
 """
 
+from dataclasses import replace
+
+from swapd.core.catalog import CopyKey
 from swapd.core.commands import Answer, CancelFetch, FetchWeights
 from swapd.core.copies import Fetch
+from swapd.core.ids import Bytes
 from swapd.core.node import Node
 from swapd.core.reasons import Rejection, State
+from swapd.core.shared_copies import copy_of, fetches, under_way
 from swapd.core.state import Model
 
 
@@ -47,47 +54,89 @@ def _order(node: Node, model: Model, *, ahead: bool) -> None:
 
 
 def begin(node: Node, model: Model, *, ahead: bool) -> None:
-    """Enter a fetch that is ordered now."""
+    """Enter a fetch that is ordered now; one that is under way for another model is joined as it stands."""
     assert model.weights.fetch is None, f"the weights of {model.name} are being fetched already"
-    model.weights.fetch = Fetch(node.at, ahead)
+    model.weights.fetch = _joined(under_way(node, model), Fetch(node.at, ahead))
     node.fetching[model.name] = model
     node.unkept[model.name] = model
 
 
+def _joined(other: Fetch | None, fetch: Fetch) -> Fetch:
+    if other is None:
+        return fetch
+    return replace(
+        fetch,
+        running=other.running,
+        told=other.told,
+        first=other.done,
+        done=other.done,
+        total=other.total,
+        rate=other.rate,
+        waits=other.waits,
+        lacking=other.lacking,
+    )
+
+
 def end(node: Node, model: Model) -> None:
     """Enter that a fetch was answered."""
-    give_back(node, model)
+    goes_on(node, model)
     model.weights.fetch = None
     del node.fetching[model.name]
     node.unkept[model.name] = model
     consider(node, model)
 
 
+def goes_on(node: Node, model: Model) -> None:
+    """Note, for all whom it is for, that a fetch does not wait for room on the disk."""
+    for one, fetch in fetches(node, model):
+        fetch.waits, fetch.lacking = "", Bytes(0)
+        give_back(node, one)
+
+
 def give_back(node: Node, heir: Model) -> None:
     """Let copies be used again that were given up for a fetch and are still there."""
     fetch = heir.weights.fetch
     assert fetch is not None, f"no weights of {heir.name} are being fetched"
-    for name in fetch.given:
-        keep_again(node, node.models.get(name), heir)
-    fetch.given.clear()
+    for copy in list(fetch.given):
+        keep_again(node, copy, heir)
 
 
-def keep_again(node: Node, model: Model | None, heir: Model) -> None:
-    """Let one copy be used again, if it was given up for this heir and is still there."""
-    if model is not None and model.weights.given_to == heir.name:
+def keep_again(node: Node, copy: CopyKey, heir: Model) -> None:
+    """Let one copy be used again that was given up for this heir, if it is still there."""
+    fetch = heir.weights.fetch
+    assert fetch is not None, f"no weights of {heir.name} are being fetched"
+    del fetch.given[copy]
+    for model in given_up(node, copy, heir):
         model.weights.given_to = None
         node.unkept[model.name] = model
         node.changes += 1
+
+
+def given_up(node: Node, copy: CopyKey, heir: Model) -> list[Model]:
+    """Return the models that do without a copy in favour of this heir."""
+    return [m for m in node.models.values() if m.weights.given_to == heir.name and copy_of(m.spec) == copy]
 
 
 def cancel(node: Node, model: Model) -> None:
     """End a fetch before it is done."""
     fetch = model.weights.fetch
     if fetch is not None and not fetch.cancelled:
+        _hand_on(node, model, fetch)
         fetch.cancelled = True
         node.out.append(CancelFetch(model.name))
         model.story.add(node.at, "the fetch of its weights is ended")
         consider(node, model)
+
+
+def _hand_on(node: Node, model: Model, fetch: Fetch) -> None:
+    """Let what was given up for a fetch that ends for one model be for those for whom it goes on."""
+    heirs = [(one, other) for one, other in fetches(node, model) if one is not model]
+    for heir, other in heirs[:1]:
+        for copy, size in fetch.given.items():
+            other.given[copy] = size
+            for giver in given_up(node, copy, model):
+                giver.weights.given_to = heir.name
+        fetch.given.clear()
 
 
 def cancel_all(node: Node, detail: str) -> None:

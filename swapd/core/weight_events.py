@@ -17,6 +17,8 @@ class WeightsCached:
     at: Instant
     #: size of the copy by model; only models whose weights are fetched
     cached: Mapping[ModelName, Bytes]
+    #: fetches of earlier runs, the latest one last: bytes that came, and how long that took; told once
+    earlier: tuple[tuple[Bytes, Duration], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from swapd.core.commands import Answer, FetchEnded, RefetchWeights
 from swapd.core.copies import Fetch
 from swapd.core.disk_room import note_lacking
 from swapd.core.eta import clearing_estimate, longest_release
-from swapd.core.fetching import answer_prefetches, begin, consider, end, give_back
+from swapd.core.fetching import answer_prefetches, begin, consider, end, goes_on
 from swapd.core.ids import Bytes, Duration, ModelName
 from swapd.core.lifecycle import Cause
 from swapd.core.loads import cool_down
@@ -18,6 +18,7 @@ from swapd.core.moves import forget
 from swapd.core.node import Node
 from swapd.core.node_drain import DETAIL
 from swapd.core.reasons import FetchFailure, Rejection, Stage, State
+from swapd.core.shared_copies import fetches, sharers
 from swapd.core.state import Model
 from swapd.core.warming import warm, weights_warmed
 from swapd.core.weight_events import (
@@ -65,8 +66,10 @@ def apply(node: Node, event: WeightEvent) -> bool:
 
 def weights_cached(node: Node, event: WeightsCached) -> bool:
     """Replace all that is known of the copies in the cache."""
-    changed = False
+    changed = bool(event.earlier)
     node.cached = event.cached
+    for fetched, took in event.earlier:
+        node.bandwidth.add(fetched, took)
     for name, model in node.models.items():
         size = event.cached.get(name)
         if size == model.weights.cached:
@@ -102,16 +105,11 @@ def fetch_started(node: Node, event: FetchStarted) -> bool:
     if found is None:
         return False
     model, fetch = found
+    joined = fetch.running is not None
     fetch.running = event.at
-    _goes_on(node, model, fetch)
+    if not joined:
+        goes_on(node, model)
     return model.instance is None
-
-
-def _goes_on(node: Node, model: Model, fetch: Fetch) -> None:
-    """Note that a fetch does not wait for room on the disk."""
-    fetch.waits, fetch.lacking = "", Bytes(0)
-    if fetch.given:
-        give_back(node, model)
 
 
 def fetch_waits(node: Node, event: FetchWaits) -> bool:
@@ -122,8 +120,7 @@ def fetch_waits(node: Node, event: FetchWaits) -> bool:
     model, fetch = found
     if fetch.waits != event.detail:
         model.story.add(event.at, f"the fetch of its weights waits: {event.detail}")
-    fetch.waits = event.detail
-    note_lacking(node, model, fetch, event.lacking)
+    note_lacking(node, model, event.detail, event.lacking)
     return fetch.lacking > 0
 
 
@@ -135,8 +132,8 @@ def fetch_progressed(node: Node, event: FetchProgressed) -> bool:
     model, fetch = found
     if fetch.told is None:
         fetch.first = event.done
-    fetch.told, given = event.at, bool(fetch.given)
-    _goes_on(node, model, fetch)
+    fetch.told, given = event.at, any(other.given for _, other in fetches(node, model))
+    goes_on(node, model)
     fetch.running = fetch.running or event.at
     fetch.done, fetch.total, fetch.rate = event.done, event.total, event.rate
     note_size(model, event.total)
@@ -162,15 +159,22 @@ def weights_fetched(node: Node, event: WeightsFetched) -> bool:
     began = fetch.since if fetch.running is None else fetch.running
     came = event.at if fetch.here is None else fetch.here
     weights.ended.append((Stage.FETCH, began, came))
-    node.bandwidth.add(event.fetched, event.took)
+    if not fetches(node, model):  # the last one counts what came for all of them
+        node.bandwidth.add(event.fetched, event.took)
     node.out.append(FetchEnded(model.name, event.fetched, event.took))
     if weights.cached is not None:
-        weights.verified = True
+        _is_sound(node, model)
         if event.fetched:
             weights.came = (fetch.since, came)
     elif not fetch.cancelled:
         _give_up(node, model, f"the weights of {model.name} were gone again as soon as they had come", permanent=False)
     return True
+
+
+def _is_sound(node: Node, model: Model) -> None:
+    """Note that a copy was found to be as it should, for all who have it."""
+    for one in sharers(node, model):
+        one.weights.verified = True
 
 
 def fetch_failed(node: Node, event: FetchFailed) -> bool:
@@ -208,6 +212,8 @@ def weights_verified(node: Node, event: WeightsVerified) -> bool:
         return False
     weights = model.weights
     weights.verified = event.intact
+    if event.intact:
+        _is_sound(node, model)
     if not weights.verifying:
         return False
     weights.verifying = False

@@ -6,6 +6,7 @@ from swapd.core.commands import CancelFetch, FetchWeights, KeepWeights, RefetchW
 from swapd.core.lawbook import law
 from swapd.core.node import Node
 from swapd.core.reasons import State
+from swapd.core.shared_copies import copy_of, fetches
 from swapd.core.state import Instance, Model
 
 
@@ -114,22 +115,32 @@ def copies_are_given_up_for_a_fetch(node: Node) -> None:
         if heir is None:
             continue
         fetch = node.models[heir].weights.fetch if heir in node.models else None
-        law(node, name, f"{model.name} for {heir}", holds=fetch is not None and model.name in fetch.given)
+        law(node, name, f"{model.name} for {heir}", holds=fetch is not None and copy_of(model.spec) in fetch.given)
         law(node, name, f"{model.name} has no copy", holds=model.weights.cached is not None)
         law(node, name, f"{model.name} serves, or is to", holds=model.instance is None)
 
 
 def no_copy_is_given_up_in_vain(node: Node) -> None:
-    """Whoever leaves in this step for a fetch makes free what it lacks, together with others, and not without them."""
+    """Whoever leaves in this step for a fetch makes free what it lacks, together with others, and not without them.
+
+    A copy is free when nobody is left that has it.
+    """
     for model in node.fetching.values():
         fetch = model.weights.fetch
         assert fetch is not None
-        leaving = [one.model.name for one in node.instances.values() if _left_for(one, model) and one.step == node.step]
-        given = sum(fetch.given.values())
-        for name in leaving:
-            size = fetch.given.get(name, 0)
+        leaving = [one.model for one in node.instances.values() if _left_for(one, model) and one.step == node.step]
+        given = sum(sum(known.given.values()) for _, known in fetches(node, model))
+        for giver in leaving:
+            name, copy = giver.name, copy_of(giver.spec)
+            size = fetch.given.get(copy, 0)
+            kept = [one.model.name for one in node.instances.values() if copy_of(one.spec) == copy and _stays(one)]
             law(node, "no_copy_is_given_up_in_vain", f"{name} for {model.name}", holds=given >= fetch.lacking)
             law(node, "no_copy_is_given_up_in_vain", f"{name} need not", holds=given - size < fetch.lacking)
+            law(node, "no_copy_is_given_up_in_vain", f"{kept} have the copy of {name}", holds=not kept)
+
+
+def _stays(instance: Instance) -> bool:
+    return instance.state is not State.UNLOADING
 
 
 def _left_for(instance: Instance, heir: Model) -> bool:

@@ -16,6 +16,7 @@ from swapd.core.catalog import Source
 from swapd.core.copies import Fetch
 from swapd.core.ids import SECOND, Bytes, Duration, Instant
 from swapd.core.node import Node
+from swapd.core.shared_copies import under_way
 from swapd.core.state import Instance, Model
 
 #: progress is told about once a second; after this long without, nobody knows how a fetch gets on
@@ -52,7 +53,9 @@ def _reckoned_fetch(node: Node, model: Model) -> Duration | None:
 
 def is_guess(node: Node, model: Model) -> bool:
     """Say whether nothing is known of how long the weights of a model take but what is configured."""
-    fetch = model.weights.fetch
+    if not model.spec.fetched:
+        return True
+    fetch = under_way(node, model)
     tells = fetch is not None and not fetch.cancelled and _left(fetch) is not None
     return not tells and _reckoned_fetch(node, model) is None
 
@@ -62,7 +65,7 @@ def remaining_fetch(node: Node, model: Model, at: Instant) -> Duration:
     weights = model.weights
     if not model.spec.fetched or (weights.cached is not None and weights.given_to is None):
         return Duration(0)
-    fetch = weights.fetch
+    fetch = under_way(node, model)
     if fetch is None or fetch.cancelled or fetch.running is None:
         return expected_fetch(node, model)
     left = _left(fetch)

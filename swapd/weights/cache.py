@@ -58,6 +58,8 @@ class WeightCache:
         self._fetches = Fetches(tools, post=post, later=self._later, tasks=self._tasks)
         self._ahead = ReadAhead(settings, tell=self._warmed, tasks=self._tasks)
         self._told: Mapping[ModelName, Bytes] | None = None
+        #: what earlier runs have measured was told
+        self._looked = False
         self._local: Mapping[ModelName, Path] = {}
         self._started = False
 
@@ -248,9 +250,11 @@ class WeightCache:
             copy = self._account.usable(weights)
             if copy is not None:
                 cached[model] = copy.size
-        if cached != self._told:
+        earlier = self._account.measured() if self._folder.is_open and not self._looked else ()
+        self._looked = self._folder.is_open  # what comes from now on is measured by the fetches themselves
+        if cached != self._told or earlier:
             self._told = cached
-            self._post(WeightsCached(self._now(), cached))
+            self._post(WeightsCached(self._now(), cached, earlier))
 
     async def _trim(self) -> None:
         try:

@@ -89,6 +89,11 @@ class Copy:
         return Bytes(sum(file.size for file in self.marker.files))
 
     @property
+    def came_ns(self) -> int:
+        """Return when the last of its files came."""
+        return max((file.mtime_ns for file in self.marker.files), default=0)
+
+    @property
     def blobs(self) -> Mapping[Inode, int]:
         """Return the sizes of what it holds on the disk."""
         sizes = {file.name: file.size for file in self.marker.files}

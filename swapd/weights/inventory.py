@@ -8,7 +8,6 @@
 Everything else is foreign: it is counted, and never touched.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from swapd.core.catalog import CopyKey, copy_key
 from swapd.weights.copies import Copy, Inode, read_copy, remove_tree
 from swapd.weights.settings import Weights
 from swapd.weights.sources.http import shown
@@ -85,10 +85,9 @@ def _words(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")
 
 
-def wanted(weights: Weights) -> str:
+def wanted(weights: Weights) -> CopyKey:
     """Name weights: models that ask for the same share one copy."""
-    parts = (weights.source, weights.sha256 or "", *sorted(weights.include))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return copy_key(weights.source, include=weights.include, sha256=weights.sha256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from swapd.core.ids import SECOND, ModelName
+from swapd.core.ids import SECOND, Bytes, Duration, ModelName
 from swapd.weights.copies import Copy, Inode
 from swapd.weights.eviction import Candidate
 from swapd.weights.inventory import wanted
@@ -143,9 +143,12 @@ class Account:
         name = wanted(weights)
         found = [copy for copy in self.copies.values() if copy.marker.weights == name]
         whole = [copy for copy in found if not self.broken(copy)]
-        return max(
-            whole, key=lambda copy: (max(file.mtime_ns for file in copy.marker.files), copy.folder), default=None
-        )
+        return max(whole, key=lambda copy: (copy.came_ns, copy.folder), default=None)
+
+    def measured(self) -> tuple[tuple[Bytes, Duration], ...]:
+        """Return how much came for each copy, and how long that took, the latest one last."""
+        copies = sorted(self.copies.values(), key=lambda copy: (copy.came_ns, copy.folder))
+        return tuple((copy.marker.fetched, Duration(copy.marker.took_ns)) for copy in copies if copy.marker.fetched)
 
     def may_leave(self, copy: Copy) -> bool:
         """Whether nobody said that a copy has to stay; one that cannot be used stays for nobody."""

@@ -21,6 +21,8 @@ from swapd.core.catalog import (
 )
 from swapd.core.ids import MILLISECOND, SECOND, Bytes, Duration, ModelName
 from swapd.core.topology import DriverState, Gpu, NodeTopology
+from swapd.weights import Weights
+from swapd.weights.inventory import wanted
 
 Understood = Callable[[str], Loaded]
 
@@ -201,3 +203,20 @@ def test_no_engine_is_given_a_port_that_somebody_has(understood: Understood) -> 
           c: {engine: external, url: "http://127.0.0.1:20002", memory: 1GiB, pin: true}
         """).settings
     assert reserved_ports(settings) == {20000, 20001, 20002}
+
+
+def test_models_share_a_copy_that_ask_for_the_same_as_the_cache_names_it(understood: Understood) -> None:
+    sources = {
+        "a": '{source: "hf://o/n@main", include: ["*.json", "*.txt"]}',
+        "b": '{source: "hf://o/n@main", include: ["*.txt", "*.json"]}',
+        "c": '{source: "hf://o/n@main"}',
+        "d": '{source: "hf://o/n@other"}',
+        "e": "models/m.gguf",
+    }
+    keys = "command: [./serve, '{port}'], memory: 1GiB"
+    models = ", ".join(f"{name}: {{{keys}, weights: {source}}}" for name, source in sources.items())
+    specs = compile_catalog(understood(f"models: {{{models}}}").settings).models
+    copies = {name: specs[ModelName(name)].copy for name in sources}
+    assert copies["a"] == copies["b"] == wanted(Weights("hf://o/n@main", ("*.json", "*.txt")))
+    assert len({copies[name] for name in "acde"}) == 4
+    assert copies["e"] == ""

@@ -1,6 +1,9 @@
-"""Plays the weight cache around a Scheduler: fetches, readings and verifications in fixed times, on virtual time."""
+"""Plays the weight cache around a Scheduler: fetches, readings and verifications in fixed times, on virtual time.
 
-from collections.abc import Callable
+Models that share a copy share a fetch; whoever joins one is told that it runs and how it ends, not how it gets on.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,6 +62,8 @@ class Store:
         self._count = 0
         self._begun: dict[str, int] = {}
         self._waiting: dict[str, Callable[[], bool]] = {}
+        #: models that have joined a fetch, by the one it was ordered for first
+        self._joined: dict[str, list[ModelName]] = {}
 
     def remote(self, model: str, **how: object) -> Remote:
         """Say how the weights of a model come."""
@@ -67,11 +72,11 @@ class Store:
 
     def put(self, *models: str, at: float | None = None) -> None:
         """Let copies lie in the cache."""
-        self._tell(at, lambda: self.cached.update({ModelName(m): Bytes(self._of(m).size) for m in models}))
+        self._tell(at, lambda: [self._put(model) for model in models])
 
     def delete(self, model: str, at: float | None = None) -> None:
         """Let somebody delete a copy by hand."""
-        self._tell(at, lambda: self.cached.pop(ModelName(model), None))
+        self._tell(at, lambda: self._drop(model))
 
     def finish(self, model: str, at: float) -> None:
         """End a silent fetch."""
@@ -101,6 +106,18 @@ class Store:
     def _of(self, model: str) -> Remote:
         return self.remotes.setdefault(str(model), Remote())
 
+    def _sharing(self, model: str) -> list[ModelName]:
+        """Return the models that have the same copy."""
+        copy = self.world.specs[ModelName(model)].copy if model in self.world.specs else ""
+        return [name for name, spec in self.world.specs.items() if copy and spec.copy == copy] or [ModelName(model)]
+
+    def _put(self, model: str) -> None:
+        self.cached.update({one: Bytes(self._of(model).size) for one in self._sharing(model)})
+
+    def _drop(self, model: str) -> None:
+        for one in self._sharing(model):
+            self.cached.pop(one, None)
+
     def _tell(self, at: float | None, change: Callable[[], object]) -> None:
         def make() -> ev.Event:
             change()
@@ -116,6 +133,11 @@ class Store:
 
     def _fetch(self, model: str, now: float) -> None:
         remote, name, world = self._of(model), ModelName(model), self.world
+        first = next((one for one in self._sharing(model) if ("fetch", one) in self._tickets), None)
+        if first is not None:
+            self._joined.setdefault(first, []).append(name)
+            world.plan(now, lambda: ev.FetchStarted(world.now, name))
+            return
         current = self._ticket("fetch", model)
         begun = now + remote.queued
         world.plan(begun, lambda: ev.FetchStarted(world.now, name) if current() else None)
@@ -128,7 +150,11 @@ class Store:
     @property
     def used(self) -> int:
         """What is on the disk or promised."""
-        return sum(self.cached.values()) + sum(self._begun.values())
+        return sum(self._sizes(self.cached).values()) + sum(self._begun.values())
+
+    def _sizes(self, models: Iterable[ModelName]) -> dict[ModelName, Bytes]:
+        """Return the sizes of the copies of models, each by the first model that has it."""
+        return {self._sharing(name)[0]: self.cached[name] for name in models}
 
     def _look_soon(self, at: float) -> None:
         for model in self._waiting:
@@ -143,7 +169,8 @@ class Store:
         world, now = self.world, self.world.now / SECOND
         lacking = self.used + self._of(model).size - self.limit
         told = world.core.standings(world.now)
-        able = [name for name in self.cached if name not in told or not (told[name].held or told[name].pinned)]
+        kept = {name for name, how in told.items() if how.held or how.pinned}
+        able = list(self._sizes(name for name in self.cached if not kept.intersection(self._sharing(name))))
         if sum(self.cached[name] for name in able) < lacking:
             lacking -= sum(self.cached[name] for name in able)
             world.plan(now + 5, lambda: self._look(model))
@@ -154,7 +181,7 @@ class Store:
             self._run(model, now, current)
             return None
         while self.used + self._of(model).size > self.limit:
-            del self.cached[able.pop(0)]
+            self._drop(able.pop(0))
         world.plan(now, lambda: self._look(model))
         return ev.WeightsCached(world.now, dict(self.cached))
 
@@ -185,13 +212,18 @@ class Store:
         def cached() -> ev.Event | None:
             if not current():
                 return None
-            self.cached[name] = size
+            self._put(model)
             self._begun.pop(model, None)
             return ev.WeightsCached(self.world.now, dict(self.cached))
 
         def fetched() -> ev.Event | None:
             if not current() or self._tickets.pop(("fetch", model), None) is None:
                 return None
+            for one in self._joined.pop(model, []):
+                self.world.plan(
+                    self.world.now / SECOND,
+                    lambda one=one: ev.WeightsFetched(self.world.now, one, size, seconds(took)),
+                )
             return ev.WeightsFetched(self.world.now, name, size, seconds(took))
 
         self.world.plan(at, cached)

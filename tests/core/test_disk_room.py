@@ -40,7 +40,7 @@ def small_disk(*specs: Any, fits: float, gpus: int = 2, **settings: Any) -> Worl
 def test_the_cheapest_that_give_enough_leave_and_nobody_else(
     givers: list[tuple[float, int, int]], needed: int, leave: tuple[int, ...]
 ) -> None:
-    assert choose([Giver(cost, InstanceId(number), size) for cost, number, size in givers], needed) == leave
+    assert choose([Giver(cost, (InstanceId(number),), size) for cost, number, size in givers], needed) == leave
 
 
 def test_an_idle_resident_leaves_although_a_gpu_is_free() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from swapd.core import laws, weight_laws
+from swapd.core.catalog import CopyKey
 from swapd.core.commands import CancelFetch, Command, FetchWeights, KeepWeights, Start
 from swapd.core.copies import Fetch
 from swapd.core.ids import NO_GPUS, Bytes, InstanceId, Instant, ModelName, seconds
@@ -112,7 +113,7 @@ def give_up_too_little(node: Node) -> None:
 
 
 def give_up_too_much(node: Node) -> None:
-    fetch_of(node, A).given[ModelName("d")] = Bytes(1_000_000)
+    fetch_of(node, A).given[CopyKey("d")] = Bytes(1_000_000)
 
 
 def fetch_of(node: Node, model: ModelName) -> Fetch:

@@ -148,6 +148,20 @@ def test_who_waits_is_told_an_eta_with_the_rest_of_the_fetch(told: bool, expecte
     assert late.rejected[1].retry_after == pytest.approx(seconds(expected), rel=0.02)
 
 
+def test_the_first_fetch_after_a_restart_is_reckoned_from_what_earlier_runs_have_measured() -> None:
+    world = World([far("a", fetch=1, wait=50)], gpus=1)
+    world.run(0)
+    earlier = ((Bytes(500_000), seconds(1)), (Bytes(1_000_000), seconds(90)))
+    world.post(ev.WeightsCached(world.now, {ModelName("a"): Bytes(1_000_000)}, earlier))
+    world.post(ev.WeightsCached(world.now, {}))
+    a = world.request("a", at=1)
+    world.run(1)
+    assert a.rejected is not None
+    expected = (90 + 1 / 2) / (1 + 0.5 / 2) + 10
+    assert a.rejected[1].reason is Rejection.ETA_EXCEEDS_MAX_WAIT
+    assert a.rejected[1].retry_after == pytest.approx(seconds(expected))
+
+
 def test_room_and_fetch_count_side_by_side_in_an_eta() -> None:
     world = World([far("a", fetch=20, max_queue=0), spec("b", load=200, max_wait=seconds(900))], gpus=1)
     world.request("b", at=0)

@@ -131,6 +131,7 @@ class Books:
         #: when the core asked for a reading it has not had yet
         self.asked: Instant | None = None
         self.weights = WeightBooks()
+        self.weights.learn(catalog)
 
     def snapshot(self) -> "Books":
         """Return a copy that later steps leave alone."""

@@ -31,7 +31,7 @@ from tests.properties.broken import broken
 from tests.properties.device_talk import DeviceTalk
 from tests.properties.facts import facts, old_facts, truth
 from tests.properties.watch import Watch
-from tests.properties.weight_talk import answers, healthy, with_copy, without
+from tests.properties.weight_talk import answers, healthy, wants_of_room, with_copy, without
 
 #: wake-ups within one passing of time after which the core counts as spinning
 MAX_TICKS = 400
@@ -126,6 +126,31 @@ class Dialogue:
         """Let the weight cache answer one of its orders, somehow, or say how a fetch gets on."""
         told = answers(self.books, self.now, how)
         self._say_all(told[which % len(told)] if told else ())
+
+    def fill_the_disk(self, model: int, how: int) -> None:
+        """Let others come, and most be served, and then a model whose fetch lacks room that their copies have."""
+        names = sorted(name for name, spec in self.books.catalog.models.items() if spec.fetched)
+        if not names:
+            return
+        heir = names[model % len(names)]
+        self.say(without(self.books, heir, self.now))
+        for place, name in enumerate(names):
+            if name not in self.books.weights.sharers(heir) and how >> place & 1:
+                self.say(with_copy(self.books, name, self.now))
+                self.say(RequestArrived(self.now, self._id(), name))
+        self._obey_all()
+        for key, request in sorted(self.books.requests.items()):
+            if request.phase is Phase.GRANTED and (key + how) % 8:
+                self.say(RequestEnded(self.now, key, Outcome.CUT if request.cut else Outcome.SERVED))
+        heirs = self.books.weights.sharers(heir)
+        wanted = [self._id() for _ in heirs]
+        for one, request in zip(heirs, wanted, strict=True):
+            self.say(RequestArrived(self.now, request, one))
+        for told in wants_of_room(self.books, self.now, how):
+            self._say_all(told)
+        self.say(RequestArrived(self.now, self._id(), names[how % len(names)]))
+        if how % 3 == 0 and wanted[0] in self.books.requests:
+            self.end(sorted(self.books.requests).index(wanted[0]), 1)
 
     def bring_weights(self, which: int) -> None:
         """Let the weight cache answer one of its orders well."""
@@ -279,9 +304,7 @@ class Dialogue:
         """Make every instance do what it was told, the weights come, and every answer end."""
         for told in healthy(self.books, self.now):
             self._say_all(told)
-        for identity in sorted(self.books.instances):
-            while (instance := self.books.instances.get(identity)) and (fact := truth(instance, self.now)):
-                self.say(fact)
+        self._obey_all()
         for key in sorted(self.books.requests):
             request = self.books.requests.get(key)
             if request is not None and request.phase is Phase.GRANTED:
@@ -292,6 +315,11 @@ class Dialogue:
             self.read(0)
             while self.devices.begun or self.devices.asked:
                 self.read(0)
+
+    def _obey_all(self) -> None:
+        for identity in sorted(self.books.instances):
+            while (instance := self.books.instances.get(identity)) and (fact := truth(instance, self.now)):
+                self.say(fact)
 
     def _at_work(self) -> bool:
         unanswered = any(not order.answered for order in self.books.orders.values())

@@ -137,6 +137,7 @@ def _reconfigured(books: Books, catalog: Catalog) -> None:
             del books.measured[name, revision]
     same = {name for name, spec in catalog.models.items() if _revision(books.catalog, name) == spec.revision}
     books.weights.reconfigured(same)
+    books.weights.learn(catalog)
     books.catalog = catalog
 
 

@@ -98,6 +98,7 @@ def no_needless_eviction(
         quiet = not any(i.state in {State.DRAINING, State.RESERVED} for i in before.instances.values())
         if books.short_of_host(spec, beside=claims):
             continue
+        claims += [i for i in known.values() if i.id not in before.instances]
         if victims and quiet and books.room(spec, beside=claims) and _empty_set_read(books, before, spec):
             broken("no_needless_eviction", f"{note} had room without {victims}")
 

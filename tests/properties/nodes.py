@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from swapd.core.catalog import Catalog, Footprint, Mode, ModelSpec, NvlinkUse, OnThrash, PolicyName, SchedulingSettings
+from swapd.core.catalog import (
+    Catalog,
+    CopyKey,
+    Footprint,
+    Mode,
+    ModelSpec,
+    NvlinkUse,
+    OnThrash,
+    PolicyName,
+    SchedulingSettings,
+)
 from swapd.core.ids import Bytes, Duration, ModelName, seconds
 from swapd.core.topology import DriverState, Gpu, NodeTopology
 from swapd.sim.driver import VirtualDriver
@@ -92,7 +102,7 @@ def _of_weights(base: Catalog) -> tuple[Catalog, ...]:
     specs = base.models
     if not specs[first].fetched:
         return ()
-    here = replace(specs[first], fetched=False, local_weights=True, revision="3")
+    here = replace(specs[first], fetched=False, copy=CopyKey(""), local_weights=True, revision="3")
     other = {name: replace(spec, revision="4") if spec.fetched else spec for name, spec in specs.items()}
     without = {name: spec for name, spec in specs.items() if name != second}
     return (
@@ -248,6 +258,21 @@ FETCHED = Place(
     )
 )
 
+#: models of which most share a copy with another one
+TWINS = Place(
+    Origin(
+        topology(4),
+        catalog(
+            fetched(model("a"), copy=CopyKey("ab")),
+            fetched(model("b"), copy=CopyKey("ab")),
+            fetched(model("c")),
+            fetched(model("d"), copy=CopyKey("de")),
+            fetched(model("e"), copy=CopyKey("de")),
+            settings=replace(SETTINGS, protect=Duration(0)),
+        ),
+    )
+)
+
 #: one GPU, whose memory is measured
 MEASURED = Place(
     Origin(
@@ -260,7 +285,7 @@ MEASURED = Place(
     )
 )
 
-WEIGHTY = (FETCHED, MEASURED)
+WEIGHTY = (FETCHED, MEASURED, TWINS)
 VIRTUAL = tuple(Place(origin) for origin in ORIGINS)
 REAL = (RINGED, MIXED, HALF_TOLD, TIGHT)
 PLACES = VIRTUAL + REAL + WEIGHTY

@@ -41,6 +41,7 @@ DEVICE_MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...
 WEIGHT_MOVES: tuple[tuple[float, Callable[[Dialogue, random.Random], None]], ...] = (
     (8, lambda talk, chance: talk.bring_weights(chance.randrange(64))),
     (24, lambda talk, chance: talk.hear_of_weights(chance.randrange(64), chance.randrange(64))),
+    (3, lambda talk, chance: talk.fill_the_disk(chance.randrange(64), chance.randrange(64))),
     (4, lambda talk, chance: talk.fail_load(chance.randrange(64))),
     (2, lambda talk, chance: talk.change_cache(chance.randrange(64), put=False)),
     (3, lambda talk, chance: talk.change_cache(chance.randrange(64), put=True)),

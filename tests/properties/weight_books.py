@@ -1,9 +1,11 @@
 """Keeps the suite's own books on weights, and judges the orders about them. Never reads the core."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from swapd.core.catalog import Mode, ModelSpec
+from swapd.core.catalog import Catalog, CopyKey, Mode, ModelSpec
 from swapd.core.commands import (
     CancelFetch,
     Command,
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 #: the first cool-down after a failure; later ones are longer
 COOL_DOWN = seconds(10)
 
+#: why a load is broken off in favour of another model
+_ABORTED = re.compile("nobody waits for it and (.+) needs its room")
+
 WeightEvent = WeightsCached | FetchStarted | WeightsFetched | FetchFailed | WeightsWarmed | WeightsVerified
 
 
@@ -66,6 +71,8 @@ class WeightBooks:
     """What an observer without insight knows of the weights of one node."""
 
     cached: dict[ModelName, Bytes] = field(default_factory=dict)
+    #: what the copy of each model is called that ever shared one
+    copies: dict[ModelName, CopyKey] = field(default_factory=dict)
     fetches: dict[ModelName, Fetch] = field(default_factory=dict)
     #: readings and verifications that are not answered; of the readings, whether they were told to end
     readings: dict[ModelName, bool] = field(default_factory=dict)
@@ -86,6 +93,28 @@ class WeightBooks:
     pointless: dict[ModelName, Fetch] = field(default_factory=dict)
     #: the configuration changes in this step
     changing: bool = False
+
+    def learn(self, catalog: Catalog) -> None:
+        """Note who shares a copy."""
+        self.copies |= {name: spec.copy for name, spec in catalog.models.items() if spec.copy}
+
+    def copy_of(self, model: ModelName) -> CopyKey:
+        """Name the copy of a model."""
+        return self.copies.get(model, CopyKey(model))
+
+    def sharers(self, model: ModelName) -> list[ModelName]:
+        """Return the models that have the copy of a model, itself included."""
+        return sorted({model, *(name for name, copy in self.copies.items() if copy == self.copy_of(model))})
+
+    def flying(self, model: ModelName) -> list[ModelName]:
+        """Return the models that share the fetch of a model; whose fetch has to end shares it with nobody."""
+        if model in self.fetches and self.fetches[model].cancelled:
+            return [model]
+        return [one for one in self.sharers(model) if one in self.fetches and not self.fetches[one].cancelled]
+
+    def flights(self) -> list[list[ModelName]]:
+        """Return which models share each of the fetches."""
+        return [list(models) for models in sorted({tuple(self.flying(model)) for model in self.fetches})]
 
     def begin_step(self, event: Event) -> None:
         """Forget what belonged to the last step."""
@@ -110,15 +139,34 @@ class WeightBooks:
 
     def lacks_room(self, fact: FetchWaits, alive: set[ModelName]) -> None:
         """Note what a fetch lacks; only who is on its way out still counts beside that."""
-        fetch = self.fetches.get(fact.model)
-        if fetch is not None:
+        for one in self.flying(fact.model):
+            fetch = self.fetches[one]
             fetch.lacking = fact.lacking
-            fetch.given = sum(self.cached.get(model, 0) for model in fetch.givers if model in alive)
+            fetch.given = self.size(fetch.givers & alive)
+
+    def size(self, models: Iterable[ModelName]) -> int:
+        """Return the size of the copies of models."""
+        return sum({self.copy_of(model): self.cached.get(model, 0) for model in models}.values())
 
     def goes_on(self, model: ModelName) -> None:
         """Note that a fetch gets on."""
-        if model in self.fetches:
-            self.fetches[model].goes_on()
+        for one in self.flying(model):
+            self.fetches[one].goes_on()
+
+    def begin(self, model: ModelName, *, ahead: bool) -> None:
+        """Enter a fetch that was ordered; it may join one that lacks room."""
+        lacking = max((self.fetches[one].lacking for one in self.flying(model)), default=0)
+        self.fetches[model] = Fetch(ahead, lacking=lacking)
+
+    def cancel(self, model: ModelName) -> None:
+        """Enter that a fetch is to end; what was given for it is for those for whom it goes on."""
+        fetch = self.fetches[model]
+        heirs = [self.fetches[one] for one in self.flying(model) if one != model]
+        for heir in heirs[:1]:
+            heir.given += fetch.given
+            heir.givers |= fetch.givers
+            fetch.goes_on()
+        fetch.cancelled = True
 
     def reloaded(self, model: ModelName) -> None:
         """Note that a model is booked: its copy is not given up, or no more."""
@@ -136,8 +184,10 @@ class WeightBooks:
                     fetch.givers.intersection_update(self.cached)
             case FetchStarted():
                 if event.model in self.fetches:
+                    joined = any(self.fetches[one].begun for one in self.flying(event.model) if one != event.model)
                     self.fetches[event.model].begun = True
-                    self.goes_on(event.model)
+                    if not joined:
+                        self.goes_on(event.model)
             case WeightsFetched():
                 self._over(event.model)
                 if event.model in self.cached:
@@ -162,6 +212,7 @@ class WeightBooks:
     def _over(self, model: ModelName) -> Fetch | None:
         if model in self.fetches:
             self.ended.append(model)
+            self.goes_on(model)
         return self.fetches.pop(model, None)
 
     def judge(self, books: "Books", order: Command) -> None:
@@ -173,12 +224,12 @@ class WeightBooks:
                 if order.model not in self.damaged or order.model in self.fetches or books.draining:
                     broken("one_fetch_for_each_model", f"{order}: it is not known to be damaged, or is fetched already")
                 self.damaged.discard(order.model)
-                self.fetches[order.model] = Fetch(ahead=False)
+                self.begin(order.model, ahead=False)
             case CancelFetch():
                 fetch = self.fetches.get(order.model)
                 if fetch is None or fetch.cancelled or not (self.changing or books.draining):
                     broken("one_fetch_for_each_model", f"{order}: {fetch} need not end")
-                fetch.cancelled = True
+                self.cancel(order.model)
             case WarmWeights():
                 self._warm(books, order)
             case StopWarming():
@@ -221,7 +272,7 @@ class WeightBooks:
         if cooling and not books.load_orders(model) and not prefetches(books, model):
             broken("cool_down", f"{order}: it cools down")
         if under_way is None:
-            self.fetches[model] = Fetch(order.ahead)
+            self.begin(model, ahead=order.ahead)
         else:
             under_way.ahead = False
 
@@ -248,15 +299,38 @@ def nobody_leaves_in_vain(books: "Books", commands: tuple[Command, ...]) -> None
         if isinstance(note, Evicted) and note.cause is UnloadCause.EVICTED and note.successor not in booked:
             assert note.successor is not None
             leaving.setdefault(note.successor, []).append(note.model)
+        aborted = _ABORTED.fullmatch(note.why) if isinstance(note, Transitioned) else None
+        if isinstance(note, Transitioned) and aborted is not None and aborted[1] not in booked:
+            leaving.setdefault(ModelName(aborted[1]), []).append(note.model)
     for heir, models in leaving.items():
         fetch = books.weights.fetches.get(heir)
-        sizes = [books.weights.cached.get(model, 0) for model in models]
-        if fetch is None or not all(sizes) or fetch.lacking <= 0:
+        weights = books.weights
+        if fetch is None or not all(weights.cached.get(model) for model in models) or fetch.lacking <= 0:
             broken("nobody_leaves_in_vain", f"{models} leave for {heir}, whose fetch is {fetch}")
-        fetch.given += sum(sizes)
-        fetch.givers.update(models)
-        if fetch.given < fetch.lacking:
+        sharers = {one for model in models for one in weights.sharers(model)}
+        if staying := [one for one in sharers if keeps(books, one)]:
+            broken("nobody_leaves_in_vain", f"{models} leave for {heir}, and {staying} keep their copies")
+        givers = {one for other in weights.flying(heir) for one in weights.fetches[other].givers}
+        on_their_way = {i.model for i in books.instances.values() if i.state is State.UNLOADING} & givers - sharers
+        if weights.size(on_their_way) >= fetch.lacking and not any(keeps(books, one) for one in givers):
+            broken("nobody_leaves_in_vain", f"{models} leave for {heir}, for which {on_their_way} leave already")
+        given = sum(weights.fetches[one].given for one in weights.flying(heir))
+        fetch.given += weights.size(models)
+        fetch.givers.update(sharers)
+        if given + weights.size(models) < fetch.lacking:
             broken("nobody_leaves_in_vain", f"{models} leave for {heir}, and that is not enough: {fetch}")
+
+
+def keeps(books: "Books", model: ModelName) -> bool:
+    """Say whether a copy stays for a model's sake although residents of others leave it."""
+    weights = books.weights
+    waits = (bool(books.waiting(model)) or bool(books.load_orders(model))) and not weights.may_be_given_up(model)
+    spec, copy = books.catalog.models.get(model), weights.copy_of(model)
+    configured = spec is not None and (spec.copy or model) == copy
+    staying = (i for i in books.instances.values() if i.model == model and i.state is not State.UNLOADING)
+    alive = any(configured or (i.spec is not None and i.spec.copy == copy) for i in staying)
+    pinned = configured and books.pinned(model)
+    return alive or pinned or (configured and (waits or model in weights.fetches or model in weights.checks))
 
 
 def pointless_fetches_end(books: "Books") -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from swapd.core.commands import FetchWeights, KeepWeights, WarmWeights
+from swapd.core.disk_room import Giver
 from swapd.core.node import Node
 from swapd.core.state import Instance, Model
 from tests.properties.planting import Function, exchange, instead
@@ -197,12 +198,64 @@ def weights_are_read_twice(patch: Patch) -> None:
 
 @bug
 def too_few_leave_for_the_disk(patch: Patch) -> None:
-    exchange(patch, "choose", instead(lambda givers, _needed: tuple(giver.instance for giver in sorted(givers)[:1])))
+    exchange(patch, "choose", instead(lambda givers, _needed: min(givers).instances if givers else ()))
 
 
 @bug
 def too_many_leave_for_the_disk(patch: Patch) -> None:
-    exchange(patch, "choose", instead(lambda givers, _needed: tuple(giver.instance for giver in givers)))
+    exchange(
+        patch, "choose", instead(lambda givers, _needed: tuple(one for giver in givers for one in giver.instances))
+    )
+
+
+@bug
+def a_shared_copy_counts_for_each_model(patch: Patch) -> None:
+    def each(original: Function) -> Function:
+        def givers(node: Node, costs: Any) -> list[Giver]:
+            found = original(node, costs)
+            return [Giver(giver.cost, (one,), giver.size) for giver in found for one in giver.instances]
+
+        return givers
+
+    exchange(patch, "_givers", each)
+
+
+@bug
+def a_sharer_that_serves_is_forgotten(patch: Patch) -> None:
+    def alone(original: Function) -> Function:
+        def residents(node: Node, copy: Any) -> list[Instance]:
+            return [one for one in original(node, copy) if not one.in_flight]
+
+        return residents
+
+    exchange(patch, "_residents", alone)
+
+
+@bug
+def a_sharer_without_an_instance_is_forgotten(patch: Patch) -> None:
+    exchange(patch, "_holds", instead(lambda model: model.instance is not None and model.pinned))
+
+
+@bug
+def a_shared_copy_is_given_up_by_one_model_alone(patch: Patch) -> None:
+    def alone(original: Function) -> Function:
+        def let_leave(*arguments: Any, **how: Any) -> Any:
+            with pytest.MonkeyPatch.context() as blinded:
+                blinded.setattr("swapd.core.disk_room.sharers", lambda _node, model: [model])
+                return original(*arguments, **how)
+
+        return let_leave
+
+    exchange(patch, "_let_leave", alone)
+
+
+@bug
+def a_shared_fetch_has_room_made_for_each_model(patch: Patch) -> None:
+    def own(_node: Node, model: Model) -> int:
+        fetch = model.weights.fetch
+        return 0 if fetch is None else fetch.lacking - sum(fetch.given.values())
+
+    exchange(patch, "_lacking", instead(own))
 
 
 @bug

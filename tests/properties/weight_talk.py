@@ -33,7 +33,11 @@ Told = tuple[Event, ...]
 def answers(books: Books, now: Instant, how: int) -> list[Told]:
     """Return what the cache may tell next of each order that is not answered, and of fetches that get on."""
     weights = books.weights
-    told = [facts for model in sorted(weights.fetches) for facts in _of_fetch(books, model, now, how)]
+    told = [
+        tuple(fact for facts in of_all for fact in facts)
+        for models in weights.flights()
+        for of_all in zip(*(_of_fetch(books, model, now, how) for model in _next(books, models)), strict=True)
+    ]
     told += [
         (WeightsWarmed(now, model, SIZE, Bytes(0), whole=how % 3 > 0 and not stopped),)
         for model, stopped in sorted(weights.readings.items())
@@ -45,13 +49,22 @@ def answers(books: Books, now: Instant, how: int) -> list[Told]:
     return told
 
 
+def wants_of_room(books: Books, now: Instant, how: int) -> list[Told]:
+    """Return what the cache may tell of each fetch that would need more room on the disk than there is."""
+    fetches = books.weights.fetches
+    return [
+        (
+            *(FetchStarted(now, model) for model in models if not fetches[model].begun),
+            *(_wait(model, now, 1 + (how >> 4) % 4) for model in models),
+        )
+        for models in books.weights.flights()
+    ]
+
+
 def healthy(books: Books, now: Instant) -> list[Told]:
     """Return the good answer to each order that is not answered."""
     weights = books.weights
-    told = [
-        (_cancelled(model, now),) if fetch.cancelled else _arrival(books, model, now)
-        for model, fetch in sorted(weights.fetches.items())
-    ]
+    told = [tuple(fact for model in models for fact in _good_end(books, model, now)) for models in weights.flights()]
     told += [(WeightsWarmed(now, model, SIZE, Bytes(0), whole=True),) for model in sorted(weights.readings)]
     told += [
         (WeightsVerified(now, model, model in weights.cached, "" if model in weights.cached else "not cached"),)
@@ -61,13 +74,24 @@ def healthy(books: Books, now: Instant) -> list[Told]:
 
 
 def with_copy(books: Books, model: ModelName, now: Instant) -> WeightsCached:
-    """Tell that a model has a copy, however it came there."""
-    return WeightsCached(now, {**books.weights.cached, model: SIZE})
+    """Tell that a model has a copy, and who shares it, however it came there."""
+    return WeightsCached(now, {**books.weights.cached, **dict.fromkeys(books.weights.sharers(model), SIZE)})
 
 
 def without(books: Books, model: ModelName, now: Instant) -> WeightsCached:
-    """Tell that a model has no copy any more."""
-    return WeightsCached(now, {name: size for name, size in books.weights.cached.items() if name != model})
+    """Tell that a model has no copy any more, nor who shared it."""
+    gone = books.weights.sharers(model)
+    return WeightsCached(now, {name: size for name, size in books.weights.cached.items() if name not in gone})
+
+
+def _next(books: Books, models: list[ModelName]) -> list[ModelName]:
+    """Return who of those that share a fetch hears of it next: whoever has joined it, else all."""
+    joined = [model for model in models if not books.weights.fetches[model].begun]
+    return joined or models
+
+
+def _good_end(books: Books, model: ModelName, now: Instant) -> Told:
+    return (_cancelled(model, now),) if books.weights.fetches[model].cancelled else _arrival(books, model, now)
 
 
 def _of_fetch(books: Books, model: ModelName, now: Instant, how: int) -> Iterator[Told]:
@@ -80,7 +104,7 @@ def _of_fetch(books: Books, model: ModelName, now: Instant, how: int) -> Iterato
     else:
         done = Bytes(SIZE * (how % 9) // 8)
         yield (FetchProgressed(now, model, done, SIZE, rate=float((0, 20, 200, 2_000)[how % 4])),)
-        yield (FetchWaits(now, model, "the disk is full", Bytes(SIZE * (how % 5) // 2)),)
+        yield (_wait(model, now, how % 5),)
     if how % 2:
         yield _arrival(books, model, now)
     if how % 3 == 0:
@@ -91,6 +115,10 @@ def _of_fetch(books: Books, model: ModelName, now: Instant, how: int) -> Iterato
 
 def _arrival(books: Books, model: ModelName, now: Instant) -> Told:
     return with_copy(books, model, now), WeightsFetched(now, model, SIZE, seconds(3))
+
+
+def _wait(model: ModelName, now: Instant, halves: int) -> FetchWaits:
+    return FetchWaits(now, model, "the disk is full", Bytes(SIZE * halves // 2))
 
 
 def _cancelled(model: ModelName, now: Instant) -> FetchFailed:

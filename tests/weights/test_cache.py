@@ -66,6 +66,25 @@ async def test_what_is_cached_is_known_after_a_restart_and_the_source_is_not_ask
         assert (answer.fetched, len(server.asked)) == (0, asked)
 
 
+async def test_what_fetches_of_earlier_runs_have_measured_is_told_once_the_latest_one_last(
+    server: Server, path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "small").write_bytes(noise(MIB))
+    models = {N: Weights((tmp_path / "small").as_uri()), M: weights(server)}
+    async with running(path, models) as run:
+        for model in models:
+            await run.fetch(model)
+        assert [fact.earlier for fact in run.facts if isinstance(fact, WeightsCached)] == [(), (), ()]
+    async with running(path) as later:
+        later.cache.serve(models)
+        await later.until_cached({M: len(CONTENT), N: MIB})
+        later.cache.serve({M: models[M]})
+        await later.until_cached({M: len(CONTENT)})
+        told = [fact.earlier for fact in later.facts if isinstance(fact, WeightsCached)]
+    assert [[fetched for fetched, _ in earlier] for earlier in told] == [[], [MIB, len(CONTENT)], []]
+    assert all(took > 0 for earlier in told for _, took in earlier)
+
+
 async def test_a_file_of_full_size_without_a_marker_is_not_cached(server: Server, path: Path) -> None:
     models = {M: weights(server)}
     async with running(path, models) as first:
