@@ -164,6 +164,20 @@ async def test_a_source_that_answers_byte_by_byte_has_broken_off(tmp_path: Path)
     await assert_fails(tmp_path, script, FetchFailure.UNREACHABLE, "bytes in ", retries=0)
 
 
+async def test_a_source_that_falls_silent_in_the_middle_of_its_head_cannot_be_reached() -> None:
+    silent = asyncio.Event()
+
+    async def script(asked: tuple[int, int], writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 206 Partial Content\r\nX-More: ")
+        await silent.wait()
+
+    async with scripted(script) as url:
+        with pytest.raises(SourceError, match="timed out") as caught:
+            await asyncio.to_thread(HttpSource(f"{url}/m", timeout_s=0.1).list)
+        assert not caught.value.permanent
+        silent.set()
+
+
 async def test_a_source_whose_head_comes_byte_by_byte_cannot_be_reached() -> None:
     async def script(asked: tuple[int, int], writer: asyncio.StreamWriter) -> None:
         for letter in b"HTTP/1.1 206 Partial Content\r\n" + b"X-More: and more\r\n" * 1000:
@@ -172,7 +186,7 @@ async def test_a_source_whose_head_comes_byte_by_byte_cannot_be_reached() -> Non
             await asyncio.sleep(0.02)
 
     async with scripted(script) as url:
-        with pytest.raises(SourceError, match="in the middle of its head") as caught:
+        with pytest.raises(SourceError, match="in the middle of its head|timed out") as caught:
             await asyncio.to_thread(HttpSource(f"{url}/m", timeout_s=0.5).list)
         assert not caught.value.permanent
 

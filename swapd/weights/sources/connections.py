@@ -81,9 +81,11 @@ class _Answer(http.client.HTTPResponse):
         file: Any = self.fp
         head: Any = _Head(file)
         self.fp = head
-        super().begin()
-        if self.fp is head:
-            self.fp = file
+        try:
+            super().begin()
+        finally:
+            if self.fp is head:
+                self.fp = file
         if not head.last:
             raise http.client.HTTPException("it broke off in the middle of its head")
 
