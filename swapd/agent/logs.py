@@ -161,11 +161,18 @@ class LogWriter:
     def _write(self, formed: list[Line | Frequent]) -> None:
         while formed:
             try:
-                self._stream.write(self._render(formed))
+                self._stream.write(self._rendered(formed))
                 self._stream.flush()
                 break
-            except Exception:  # noqa: BLE001 - an odd value, disk full, reader gone: the younger lines may fare better
+            except Exception:  # noqa: BLE001 - disk full, reader gone: the younger lines may fare better
                 del formed[: (len(formed) + 1) // 2]
+
+    def _rendered(self, formed: list[Line | Frequent]) -> str:
+        """Return the lines as text, but for those with a value that has none."""
+        try:
+            return self._render(formed)
+        except Exception:  # noqa: BLE001 - whatever it is, it concerns one line
+            return "".join(self._rendered([line]) for line in formed) if len(formed) > 1 else ""
 
 
 def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) -> LogWriter:
