@@ -1,8 +1,8 @@
 """Decides how the daemon's log looks: one line per event, JSON or console, on standard error.
 
-A log line never blocks the event loop: it goes as a dictionary through a bounded queue to one writer thread, which
-renders it. When the reader of standard error stalls, lines are dropped, and their number is written as soon as it
-reads again.
+A log line never blocks the event loop: it goes as a dictionary, or a struct, through a bounded queue to one writer
+thread, which renders it. When the reader of standard error stalls, lines are dropped, and their number is written as
+soon as it reads again.
 """
 
 import functools
