@@ -343,6 +343,8 @@ class Daemon:
         return self._arrivals.read()
 
     def _apply(self, settings: Settings, catalog: Catalog) -> None:
+        # while the names of their models are known
+        self._requests.tell()
         catalog = with_sizes(catalog, settings, self._sizes)
         self._settings, self._catalog = settings, catalog
         self._directory.apply(settings)
