@@ -31,14 +31,23 @@ async def document(content: dict[str, object]) -> web.Response:
 
 def _written(content: dict[str, object]) -> Generator[None, None, bytes]:
     """Write a document as JSON in small steps, one for each item of its lists."""
-    shown = content.copy()
+    shown: dict[str, object] = {}
     for key, value in content.items():
         if isinstance(value, list):
             shown[key] = items = []
             for item in value:
-                items.append(msgspec.Raw(msgspec.json.encode(item)))
+                items.append(_as_json(item))
                 yield
+        else:
+            shown[key] = _as_json(value)
     return msgspec.json.encode(shown)
+
+
+def _as_json(value: object) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode(value))
+    except UnicodeEncodeError:  # half a surrogate pair: a path that is no UTF-8
+        return msgspec.Raw(json.dumps(value))
 
 
 def answer(result: Result) -> web.Response:

@@ -267,7 +267,6 @@ class Daemon:
             await self._instances.aclose(force=True)
         await self._data_runner.cleanup()
         await self._front.aclose()
-        self._requests.tell()
         if self._settings.engines.on_exit is OnExit.KEEP and not force:
             await self._instances.detach()
         else:
@@ -280,6 +279,8 @@ class Daemon:
         await self._admin.aclose()
         await self._metrics_runner.cleanup()
         await self._tasks.aclose()
+        # an answer that is read to its end without its client ends with its task
+        self._requests.tell()
         if self._broken is None:
             self._stock.end()
         await self._arrivals.aclose()
@@ -342,6 +343,8 @@ class Daemon:
         return self._arrivals.read()
 
     def _apply(self, settings: Settings, catalog: Catalog) -> None:
+        # while the names of their models are known
+        self._requests.tell()
         catalog = with_sizes(catalog, settings, self._sizes)
         self._settings, self._catalog = settings, catalog
         self._directory.apply(settings)

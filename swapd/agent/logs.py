@@ -1,8 +1,8 @@
 """Decides how the daemon's log looks: one line per event, JSON or console, on standard error.
 
-A log line never blocks the event loop: it goes as a dictionary through a bounded queue to one writer thread, which
-renders it. When the reader of standard error stalls, lines are dropped, and their number is written as soon as it
-reads again.
+A log line never blocks the event loop: it goes as a dictionary, or a struct, through a bounded queue to one writer
+thread, which renders it. When the reader of standard error stalls, lines are dropped, and their number is written as
+soon as it reads again.
 """
 
 import functools
@@ -161,11 +161,18 @@ class LogWriter:
     def _write(self, formed: list[Line | Frequent]) -> None:
         while formed:
             try:
-                self._stream.write(self._render(formed))
+                self._stream.write(self._rendered(formed))
                 self._stream.flush()
                 break
-            except Exception:  # noqa: BLE001 - an odd value, disk full, reader gone: the younger lines may fare better
+            except Exception:  # noqa: BLE001 - disk full, reader gone: the younger lines may fare better
                 del formed[: (len(formed) + 1) // 2]
+
+    def _rendered(self, formed: list[Line | Frequent]) -> str:
+        """Return the lines as text, but for those with a value that has none."""
+        try:
+            return self._render(formed)
+        except Exception:  # noqa: BLE001 - whatever it is, it concerns one line
+            return "".join(self._rendered([line]) for line in formed) if len(formed) > 1 else ""
 
 
 def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) -> LogWriter:

@@ -6,7 +6,7 @@ Rules:
 * There is exactly one timer, armed for the core's next wake-up.
 * A broken law is not survived: the flight recorder is dumped and the daemon is told to stop.
 
-It does not know what any event or command means.
+It knows of no event or command what it means, only that most requests come and go by a shorter way through the core.
 """
 
 import asyncio

@@ -131,7 +131,11 @@ class RequestObserver:
         ordinary: list[Frequent] = []
         for record in ended:
             ago = now - record.ended
-            line = self._tell(record, wall - ago / SECOND, Duration(ago))
+            try:
+                line = self._tell(record, wall - ago / SECOND, Duration(ago))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one record
+                self._log.error("request_not_told", request_id=record.request_id, exc_info=error)
+                continue
             outcome = line.outcome
             if line.status >= 500 or outcome is _UPSTREAM_FAILED or outcome is _CUT:
                 self._log.warning([line])

@@ -205,7 +205,9 @@ class History:
         """Write what waits, within seconds, and close the file."""
         try:
             async with asyncio.timeout(_CALL_S):
-                await self._start_writer()
+                # each write has its turn, also behind those that the file refuses
+                for _ in range(1 + len(self._unwritten)):
+                    await asyncio.wait((self._start_writer(),))
                 await self._thread.call(self._close, timeout=None)
         except _TROUBLES as error:
             self._failed(error)

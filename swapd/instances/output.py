@@ -127,7 +127,10 @@ class Output:
 def existing_log(log_dir: Path, model: str) -> str | None:
     """Return the file with the output of a model's engines; of a model that never was started there is none."""
     path = log_path(log_dir, model)
-    return str(path) if path.exists() else None
+    with suppress(OSError):
+        path.stat()
+        return str(path)
+    return None
 
 
 def log_path(log_dir: Path, model: str) -> Path:

@@ -43,7 +43,8 @@ async def signs(path: Path, own: Path, *, period_s: float) -> AsyncIterator[None
 async def _looks(path: Path, matters: Callable[[Change, str], bool], period_s: float) -> AsyncGenerator[None, None]:
     """Yield whenever a look is due; ends when another folder is at the path."""
     looked_at = _inode(path)
-    quiet_s, again = 0.0, False
+    # the kernel tells nothing of what came between the last look and now
+    quiet_s, again = 0.0, True
     events = watched(path, matters=matters, step_ms=_STEP_MS, quiet_ms=_QUIET_MS)
     async with aclosing(events):
         async for changes in events:
@@ -51,7 +52,8 @@ async def _looks(path: Path, matters: Callable[[Change, str], bool], period_s: f
             if changes or again or quiet_s >= period_s:
                 quiet_s, again = 0.0, bool(changes)
                 yield
-            if _inode(path) != looked_at:
+            # a folder made anew often has the number of the one that was removed
+            if _inode(path) != looked_at or (Change.deleted, str(path)) in changes:
                 return
 
 

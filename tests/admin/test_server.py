@@ -17,10 +17,11 @@ import pytest
 from swapd.admin.control import Result
 from swapd.admin.events import EventHub
 from swapd.admin.server import AdminServer, AdminSocketError
+from swapd.admin.status import ConfigInfo
 from swapd.core.commands import Transitioned
-from swapd.core.ids import SECOND, GpuSet, InstanceId, ModelName
+from swapd.core.ids import SECOND, Duration, GpuSet, InstanceId, ModelName
 from swapd.core.reasons import Rejection, State
-from tests.fakes.control import FakeControl
+from tests.fakes.control import FakeControl, extras
 from tests.fakes.node_views import instance_view, model_view, node_view
 
 DEADLINE_S = 60.0
@@ -207,6 +208,15 @@ async def test_an_order_without_a_body_has_no_timeout(admin: Admin) -> None:
     async with admin.http.post("/v1/drain") as response:
         assert response.status == 200
     assert admin.control.asked == [("drain", None)]
+
+
+async def test_the_status_names_paths_that_are_no_utf_8(tmp_path: Path) -> None:
+    path = "/etc/\udcff.yaml"
+    config = ConfigInfo(path=path, ok=True, age=Duration(0))
+    control = FakeControl(extras=extras(config=config, log=lambda _: path))
+    async with running(tmp_path / "admin.sock", control) as admin:
+        status, document = await admin.get("/v1/status")
+    assert (status, document["config"]["path"], document["models"][0]["log"]) == (200, path, path)
 
 
 @pytest.mark.parametrize(

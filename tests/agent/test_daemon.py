@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 import yaml
@@ -16,8 +17,10 @@ from swapd.agent.places import Places
 from swapd.agent.signals import Signals
 from swapd.config.load import load
 from swapd.core.events import Event, UnloadOrdered
+from swapd.core.ids import ModelName
 from swapd.core.scheduler import Scheduler
 from swapd.history.store import History
+from tests.agent.test_requests import RESIDENT
 from tests.fakes.scripted import scripted_model
 
 
@@ -56,6 +59,35 @@ async def test_it_serves_until_it_is_told_to_stop_and_leaves_in_order(tmp_path: 
         signals.stop.set()
         assert await living == EXIT_OK
     assert daemon._scheduler.view().instances == ()
+
+
+async def test_a_request_that_ends_with_the_daemon_is_on_record(tmp_path: Path) -> None:
+    async with composed(tmp_path) as (daemon, signals):
+
+        async def finish_without_its_client() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                daemon._requests.finished(RESIDENT)
+
+        _ = daemon._tasks.start(finish_without_its_client(), name="finish")
+        signals.stop.set()
+        assert await daemon.live() == EXIT_OK
+    [day] = (tmp_path / "arrivals").glob("*.csv")
+    assert [line.split(",")[1:] for line in day.read_text().splitlines()[1:]] == [["m01", "1.000"]]
+
+
+async def test_a_request_that_ended_before_its_model_was_removed_counts_for_no_unknown_one(tmp_path: Path) -> None:
+    async with composed(tmp_path) as (daemon, signals):
+        living = asyncio.ensure_future(daemon.live())
+        daemon._requests.finished(msgspec.structs.replace(RESIDENT, model=ModelName("a")))
+        path = tmp_path / "swapd.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"models": {"b": scripted_model()}}))
+        assert (await daemon._control.reload()).ok
+        page, _ = await daemon._metrics.page("")
+        signals.stop.set()
+        assert await living == EXIT_OK
+    assert b"__unknown__" not in page
 
 
 async def test_a_broken_law_dumps_the_last_facts_kills_the_engines_and_ends_with_its_own_status(

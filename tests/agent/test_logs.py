@@ -84,6 +84,22 @@ def test_a_line_with_values_that_json_has_no_form_for_is_written_all_the_same() 
     assert second["event"] == "next"
 
 
+def test_a_line_with_a_value_that_has_no_text_is_the_only_one_lost() -> None:
+    class Odd:
+        @override
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    stream = StalledStream()
+    writer = logs.configure("json", "info", stream)
+    log = structlog.get_logger("swapd")
+    for number in range(10):
+        log.info("line", number=Odd() if number == 8 else number)
+    stream.go.set()
+    writer.close()
+    assert [json.loads(line)["number"] for line in stream.getvalue().splitlines()] == [0, 1, 2, 3, 4, 5, 6, 7, 9]
+
+
 def test_a_line_that_cannot_be_written_does_not_end_the_log() -> None:
     class FullDisk(io.StringIO):
         broken = True

@@ -310,3 +310,22 @@ def test_times_in_the_log_have_four_places() -> None:
         bench.observer.tell()
     [line] = lines[0]["event"]
     assert (line.ttfb_s, line.duration_s) == (1.2345, 0.0001)
+
+
+def test_a_record_that_cannot_be_told_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    count = bench.metrics.request_finished
+
+    def fussy(model: str | None, **facts: Any) -> None:
+        assert facts["code"] != 418
+        count(model, **facts)
+
+    monkeypatch.setattr(bench.metrics, "request_finished", fussy)
+    with structlog.testing.capture_logs() as lines:
+        for status in (200, 418, 404):
+            bench.observer.finished(msgspec.structs.replace(RESIDENT, status=status))
+        bench.observer.tell()
+    assert bench.codes() == [200, 404]
+    [odd, ordinary] = lines
+    assert (odd["event"], odd["request_id"]) == ("request_not_told", "abc")
+    assert [line.status for line in ordinary["event"]] == [200, 404]

@@ -232,6 +232,26 @@ async def test_a_disk_that_hangs_holds_up_neither_the_start_nor_the_caller(
         assert later.load_times() == {KEY: (995, 996, 997, 998, 999)}
 
 
+async def test_what_the_file_refuses_keeps_nothing_else_from_it_at_the_end(path: Path, reports: Reports) -> None:
+    class Fussy(sqlite3.Connection):
+        """Takes no footprints."""
+
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            if "INTO footprint" in arguments[0]:
+                raise sqlite3.IntegrityError("CHECK constraint failed")
+            return super().execute(*arguments)
+
+    def fussy(at: Path) -> sqlite3.Connection:
+        return sqlite3.connect(at, isolation_level=None, check_same_thread=False, factory=Fussy)
+
+    async with history_at(path, reports, opened=fussy) as history:
+        history.record_footprint(M01, Measured("r1", Bytes(10), Bytes(1)))
+        history.record_footprint(ModelName("m02"), Measured("r1", Bytes(10), Bytes(1)))
+        record(history, 1)
+    async with history_at(path, reports) as later:
+        assert later.load_times() == {KEY: (1,)}
+
+
 class _Failing(sqlite3.Connection):
     """Fails the call whose turn it is, as a disk that breaks at the worst moment."""
 
@@ -272,7 +292,7 @@ async def test_whichever_call_fails_the_file_stays_whole_and_ids_stay_fresh(tmp_
             record(history, 2)
             record(history, 3)
         async with history_at(path, Reports()) as after:
-            assert after.load_times().get(KEY, ()) in {(1,), (1, 2), (1, 3), (1, 2, 3)}
+            assert after.load_times().get(KEY, ()) in {(1,), (1, 2), (1, 3), (1, 2, 3), (1, 3, 2)}
             assert after.first_instance() > used or used == WALL_S * INSTANCE_BLOCK
         if not reports:
             assert call > 8

@@ -183,6 +183,10 @@ def test_the_log_of_a_model_that_never_was_started_is_not_named(tmp_path: Path) 
     assert [existing_log(tmp_path, model) for model in ("m01", "m02")] == [str(output.path), None]
 
 
+def test_a_log_that_cannot_be_looked_for_is_not_named(tmp_path: Path) -> None:
+    assert existing_log(tmp_path / ("x" * 300), "m01") is None
+
+
 def test_the_longest_names_have_log_files_of_their_own(tmp_path: Path) -> None:
     names = ["é" * 255 + last for last in "ab"] + ["m" * 200]
     outputs = [Output(tmp_path, name, limit=10) for name in names]
