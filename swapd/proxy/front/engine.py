@@ -13,7 +13,7 @@ from typing import Final, Protocol, cast
 from typing_extensions import override
 
 from swapd.proxy.front.answers import REPEATED, read_answer_head, read_short
-from swapd.proxy.front.chunks import SHORT, STARTS, ChunkError, Chunks, framed, whole_chunks
+from swapd.proxy.front.chunks import LAST, SHORT, STARTS, ChunkError, Chunks, framed, whole_chunks
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import MalformedAnswerError
 
@@ -317,6 +317,10 @@ class EngineConnection(asyncio.Protocol):
                 return
             data = data[end:]
             self._write = None
+            if data == LAST:
+                # the common end
+                self._end(sink, b"")
+                return
         chunks = self._chunks
         assert chunks is not None
         pieces = chunks.feed(data)

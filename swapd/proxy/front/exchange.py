@@ -123,11 +123,16 @@ class FrontExchange(Attempts):
         """Pass on whole chunks as they are."""
         write = self._write
         if write is None:
-            Sink.in_chunks(self, framed, size, in_lines)
-            self._write = self.outlet.chunk_writer if self._error is None else None
-            return self._write
+            outlet = self.outlet
+            if self._error is not None or outlet.gone:
+                return Sink.in_chunks(self, framed, size, in_lines)
+            if self.first_byte is None:
+                self.first_byte = self._desk.services.now()
+            outlet.chunks(framed)
+            write = self._write = outlet.chunk_writer
+        else:
+            write(framed)
         self.bytes_out += size
-        write(framed)
         if self._reader is not None:
             self._reader.read_chunks(framed, in_lines=in_lines)
         return write
