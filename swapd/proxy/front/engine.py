@@ -151,6 +151,9 @@ class EngineConnection(asyncio.Protocol):
         """Forget a connection that could not be made, or was no longer wanted: uvloop closes that, but tells nobody."""
         self._state = _CLOSED
         self._uncount()
+        if hasattr(self, "transport"):
+            # it never forgets whom it serves, not even once it has closed
+            del self.transport
 
     def close(self) -> None:
         """Close a connection that is idle."""
@@ -173,17 +176,20 @@ class EngineConnection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        wire = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         if self._state is _CLOSED:
             # given up in the meantime
-            self.transport.abort()
+            wire.abort()
+        else:
+            self.transport = wire
 
     @override
     def data_received(self, data: bytes) -> None:
         sink = self._sink
         if sink is None:
             # nobody has asked
-            self._close()
+            if self._state is not _CLOSED:
+                self._close()
             return
         try:
             write = self._write

@@ -244,6 +244,8 @@ class FrontExchange(Attempts):
             self._release_body()
         if self._opening is not None:
             self._opening.cancel()
+            # the frames of a task that was cancelled lead back here
+            self._opening = None
         if self._engine is not None:
             self._engine.abort()
             self._engine = None
