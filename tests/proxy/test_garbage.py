@@ -35,7 +35,7 @@ def full() -> Iterator[Endpoint]:
         port = listener.getsockname()[1]
         for _ in range(4):
             waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
+            waiting.setblocking(False)  # noqa: FBT003
             waiting.connect_ex(("127.0.0.1", port))
         yield Endpoint("127.0.0.1", port)
 
