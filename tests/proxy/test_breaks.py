@@ -230,7 +230,8 @@ async def test_chunks_leave_as_they_come() -> None:
             step.set()
             assert (await client.read_until(b"\n\n")).endswith(f"data: {number}\n\n".encode())
         assert (await client.read_until(b"0\r\n\r\n")) == b"\r\n0\r\n\r\n"
-        await node.settled(1)
+        record = await node.settled(1)
+        assert record.bytes_out == sum(len(f"data: {number}\n\n") for number in range(20))
 
 
 async def test_a_bug_in_the_middle_of_an_answer_ends_it_without_a_proper_end(monkeypatch: pytest.MonkeyPatch) -> None:

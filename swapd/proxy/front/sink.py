@@ -33,6 +33,7 @@ class Sink(Protocol):
 
     def passed(self, chunks: Sequence[bytes]) -> None:
         """Take it that short chunks, each of whole lines, have been written; told before anything else is."""
+        assert not chunks, "what takes them was never named"
 
     def pause_point(self) -> None:
         """Take it that all has been told that has come so far."""
