@@ -22,9 +22,6 @@ from swapd.proxy.front.chunks import unframed
 _PLAIN_LIMIT: Final = 1 << 20
 _TAIL_LIMIT: Final = 64 << 10
 _EVENT_LIMIT: Final = 64 << 10
-MOST_UNREAD: Final = 8
-LARGE_UNREAD: Final = 1 << 10
-"""So many chunks may wait to be looked at, each of at most so many bytes."""
 
 
 class Usage(NamedTuple):
@@ -134,12 +131,10 @@ def _may_tell(text: bytes) -> bool:
 class UsageReader:
     """Follows one answer."""
 
-    __slots__ = ("_found", "_json", "_kept", "_lines", "_shortened", "_skipping", "unread")
+    __slots__ = ("_found", "_json", "_kept", "_lines", "_shortened", "_skipping")
 
     def __init__(self, content_type: str, content_encoding: str) -> None:
         self._lines, self._json = _forms(content_type, content_encoding)
-        #: whole chunks that come before all that is fed from now on: to look at several at once costs as much as at one
-        self.unread: list[bytes] = []
         self._kept = bytearray()
         self._skipping = False
         self._shortened = False
@@ -152,8 +147,6 @@ class UsageReader:
 
     def feed(self, chunk: bytes) -> None:
         """Take the next piece of the body."""
-        if self.unread:
-            self.read_chunks(in_lines=False)
         if self._lines:
             # nearly every piece of a stream is a whole event without counts
             if not (chunk.endswith(b"\n") and self.passes_over(chunk)):
@@ -164,10 +157,8 @@ class UsageReader:
                 del self._kept[:-_TAIL_LIMIT]
                 self._shortened = True
 
-    def read_chunks(self, *, in_lines: bool) -> None:
-        """Take the chunks in ``unread``; ``in_lines``: each of them is known to end with a line."""
-        chunks = b"".join(self.unread)
-        self.unread = []
+    def read_chunks(self, chunks: bytes, *, in_lines: bool) -> None:
+        """Take whole chunks; ``in_lines``: each of them is known to end with a line."""
         if not (in_lines and self.passes_over(chunks)):
             self.feed(unframed(chunks))
 
@@ -180,8 +171,6 @@ class UsageReader:
 
     def finish(self) -> Usage:
         """Return the counts of a complete answer."""
-        if self.unread:
-            self.read_chunks(in_lines=False)
         if self._lines:
             self._take_line(bytes(self._kept))
         elif self._json and self._shortened:

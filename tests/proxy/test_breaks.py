@@ -230,14 +230,16 @@ async def test_chunks_leave_as_they_come() -> None:
             step.set()
             assert (await client.read_until(b"\n\n")).endswith(f"data: {number}\n\n".encode())
         assert (await client.read_until(b"0\r\n\r\n")) == b"\r\n0\r\n\r\n"
-        await node.settled(1)
+        record = await node.settled(1)
+        assert record.bytes_out == sum(len(f"data: {number}\n\n") for number in range(20))
 
 
 async def test_a_bug_in_the_middle_of_an_answer_ends_it_without_a_proper_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    def feed(_self: UsageReader, _chunk: bytes) -> None:
+    def read(_self: UsageReader, _chunk: bytes, **_more: bool) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(UsageReader, "feed", feed)
+    monkeypatch.setattr(UsageReader, "feed", read)
+    monkeypatch.setattr(UsageReader, "read_chunks", read)
     async with raw_engine(Watched()) as port, running(engine_port=port) as node, raw_client(node.port) as client:
         await client.send(post_bytes(CHAT_PATH, BODY))
         got = await client.read_all()

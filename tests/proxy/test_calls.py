@@ -83,7 +83,7 @@ async def test_requests_and_pieces_of_streams_pass_in_few_calls() -> None:
         front.data_received(request)
         engine.data_received(STREAM + EVENT)
         engine.data_received(EVENT)
-        assert calls(lambda: engine.data_received(EVENT)) == 2
+        assert calls(lambda: engine.data_received(EVENT)) == 1
         assert towards_client.written[-1] == EVENT
         engine.data_received(b"0\r\n\r\n")
         front.connection_lost(None)

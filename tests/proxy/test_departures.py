@@ -33,6 +33,36 @@ async def test_a_client_that_leaves_a_stream_closes_the_engines_connection() -> 
         assert record.status == 200
 
 
+@pytest.mark.parametrize("finish", [False, True])
+async def test_all_that_a_client_got_before_it_left_a_stream_is_counted(*, finish: bool) -> None:
+    events = [b"data: %d\n\n" % number for number in range(12)]
+    step, left = asyncio.Event(), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(SSE_HEAD)
+        for event in events:
+            await step.wait()
+            step.clear()
+            writer.write(chunk(event))
+        await left.wait()
+        writer.write(chunk(b'data: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n') + b"0\r\n\r\n")
+
+    async with raw_engine(talk) as port, running(engine_port=port) as node:
+        node.options["m01"] = RouteOptions(finish_on_abort=finish)
+        async with raw_client(node.port) as client:
+            await client.send(post_bytes(CHAT_PATH, BODY))
+            for event in events:
+                step.set()
+                await client.read_until(event)
+            client.leave()
+        await until(lambda: node.unattended == 1 if finish else not node.core.open)
+        left.set()
+        record = await node.settled(1)
+        assert record.bytes_out == len(b"".join(events))
+        assert record.completion_tokens == (4 if finish else None)
+
+
 @pytest.mark.parametrize("gently", [False, True])
 async def test_a_client_that_leaves_the_queue_is_removed_at_once(*, gently: bool) -> None:
     async with running() as node:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from swapd.proxy.front.arena import LARGE
 from tests.proxy.breaking import CHAT_PATH
 from tests.proxy.harness import Talk, post_bytes, raw_client, raw_engine, read_request, running, until
 
@@ -153,6 +154,25 @@ async def test_a_body_with_something_behind_it_that_is_no_request_is_not_believe
         assert node.core.arrivals == []
 
 
+LARGE_BODY = BODY[:-1] + b',"pad":"' + bytes(LARGE).replace(b"\0", b"x") + b'"}'
+OF_LARGE = request(HOST, f"Content-Length: {len(LARGE_BODY)}", body=LARGE_BODY)
+
+
+@pytest.mark.parametrize("beyond", NO_REQUEST.values(), ids=NO_REQUEST)
+async def test_nor_is_a_large_body_with_that_behind_it(beyond: bytes) -> None:
+    asked: list[bytes] = []
+    async with raw_engine(listening(asked)) as port, running(engine_port=port) as node, raw_client(node.port) as client:
+        await client.send(OF_LARGE[:-3])
+        await until(lambda: node.front.buffered_bytes == len(LARGE_BODY) - 3)
+        await client.send(OF_LARGE[-3:] + beyond)
+        got = await client.read_all()
+        assert got.split(b" ")[1] == b"400"
+        assert got.count(b"HTTP/1.") == 1
+        assert asked == []
+        await until(lambda: node.front.buffered_bytes == 0)
+        assert node.core.arrivals == []
+
+
 async def test_garbage_that_comes_later_is_a_400_of_its_own() -> None:
     asked: list[bytes] = []
     async with raw_engine(listening(asked)) as port, running(engine_port=port) as node, raw_client(node.port) as client:
@@ -164,16 +184,15 @@ async def test_garbage_that_comes_later_is_a_400_of_its_own() -> None:
         await node.settled(1)
 
 
-@pytest.mark.parametrize(
-    "following",
-    [
-        request(HOST, LENGTH),
-        b"\r\n" + request(HOST, LENGTH),
-        request(HOST, "Transfer-Encoding: chunked", body=CHUNKS),
-        request(HOST, LENGTH, "Expect: 100-continue"),
-    ],
-    ids=["plain", "behind an empty line", "in chunks", "with an expectation"],
-)
+FOLLOWING = {
+    "plain": request(HOST, LENGTH),
+    "behind an empty line": b"\r\n" + request(HOST, LENGTH),
+    "in chunks": request(HOST, "Transfer-Encoding: chunked", body=CHUNKS),
+    "with an expectation": request(HOST, LENGTH, "Expect: 100-continue"),
+}
+
+
+@pytest.mark.parametrize("following", FOLLOWING.values(), ids=FOLLOWING)
 @pytest.mark.parametrize("together", [True, False], ids=["with the head", "with the end of the body"])
 async def test_a_request_behind_a_body_is_held_wherever_it_is_cut(following: bytes, *, together: bool) -> None:
     asked: list[bytes] = []
@@ -191,4 +210,21 @@ async def test_a_request_behind_a_body_is_held_wherever_it_is_cut(following: byt
                 await client.read_until(b"{}")
         assert len(asked) == 2 * (len(following) + 1)
         assert all(sent.endswith(BODY) for sent in asked)
+        await until(lambda: not node.core.open)
+
+
+@pytest.mark.parametrize("following", FOLLOWING.values(), ids=FOLLOWING)
+async def test_a_request_behind_a_large_body_is_held_wherever_it_is_cut(following: bytes) -> None:
+    asked: list[bytes] = []
+    async with raw_engine(listening(asked)) as port, running(engine_port=port) as node:
+        for cut in range(len(following) + 1):
+            async with raw_client(node.port) as client:
+                await client.send(OF_LARGE[:-3])
+                await until(lambda: node.front.buffered_bytes == len(LARGE_BODY) - 3)
+                await client.send(OF_LARGE[-3:] + following[:cut])
+                await client.read_until(b"{}")
+                await client.send(following[cut:])
+                await client.read_until(b"{}")
+        assert len(asked) == 2 * (len(following) + 1)
+        assert {len(sent.partition(b"\r\n\r\n")[2]) for sent in asked} == {len(BODY), len(LARGE_BODY)}
         await until(lambda: not node.core.open)

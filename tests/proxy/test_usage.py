@@ -229,33 +229,35 @@ def test_lines_that_are_passed_over_would_have_told_nothing(pieces: list[bytes],
 
 @given(
     pieces=st.lists(
-        st.sampled_from(
-            [
-                b"data: {}\n\n",
-                b'data: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n',
-                b'data: {"usage":{"completion_tokens":9}}\n\n',
-                b'data: {"usage":{"prom',
-                b'pt_tokens":5}}',
-                b"\n",
-            ]
+        st.lists(
+            st.sampled_from(
+                [
+                    b"data: {}\n\n",
+                    b'data: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n',
+                    b'data: {"usage":{"completion_tokens":9}}\n\n',
+                    b'data: {"usage":{"prom',
+                    b'pt_tokens":5}}',
+                    b"\n",
+                ]
+            ),
+            min_size=1,
+            max_size=4,
         ),
         max_size=12,
     ),
-    most=st.integers(1, 4),
     fed=st.sets(st.integers(0, 12)),
     content_type=st.sampled_from(["text/event-stream", "application/json", "text/plain"]),
 )
 def test_chunks_that_are_looked_at_together_tell_the_same_as_one_by_one(
-    pieces: list[bytes], most: int, fed: set[int], content_type: str
+    pieces: list[list[bytes]], fed: set[int], content_type: str
 ) -> None:
     sparing, thorough = UsageReader(content_type, ""), UsageReader(content_type, "")
-    for number, piece in enumerate(pieces):
+    for number, group in enumerate(pieces):
         if number in fed:
-            sparing.feed(piece)
+            sparing.feed(b"".join(group))
         else:
-            sparing.unread.append(framed(piece))
-            in_lines = piece.endswith(b"\n")
-            if len(sparing.unread) == most or not in_lines:
-                sparing.read_chunks(in_lines=in_lines)
-        thorough.feed(piece)
+            in_lines = all(piece.endswith(b"\n") for piece in group)
+            sparing.read_chunks(b"".join(map(framed, group)), in_lines=in_lines)
+        for piece in group:
+            thorough.feed(piece)
     assert sparing.finish() == thorough.finish()

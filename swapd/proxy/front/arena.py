@@ -14,6 +14,8 @@ LARGE: Final = 64 << 10
 _FIRST: Final = 256 << 10
 _STEP: Final = 4 << 20
 """Memory grows twofold up to this step, then by it."""
+_BEYOND: Final = 4 << 10
+"""So much is read behind a body, that what came with its end is seen before the request is served."""
 _KEPT_SIZE: Final = 4 << 20
 _KEPT: Final = 2
 """Memory that lies idle is bounded: so many pieces, each of at most that size."""
@@ -38,8 +40,8 @@ class Arena:
 class Owner(Protocol):
     """The connection for which a body is received."""
 
-    def body_came(self, count: int) -> bool:
-        """Take it that bytes have come; ``False``: no more of this body is wanted."""
+    def body_came(self, count: int, beyond: bytes = b"") -> bool:
+        """Take it that bytes have come, perhaps with some beyond; ``False``: no more of this body is wanted."""
 
     def body_complete(self, body: memoryview) -> None:
         """Take over the whole body, and the transport."""
@@ -64,7 +66,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._length = length
         self._memory = memory
         self._at = len(first)
-        while len(memory) < len(first):
+        while len(memory) < len(first) or length <= len(memory) < length + _BEYOND:
             self._grow()
         memory[: len(first)] = first
         self._view = memoryview(memory)
@@ -75,12 +77,13 @@ class BodyReceiver(asyncio.BufferedProtocol):
             self._view.release()
             self._grow()
             self._view = memoryview(self._memory)
-        return self._view[self._at : self._length]
+        return self._view[self._at : self._length + _BEYOND]
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
+        count = min(nbytes, self._length - self._at)
         self._at += nbytes
-        wanted = self._owner.body_came(nbytes)
+        wanted = self._owner.body_came(count, bytes(self._view[self._length : self._at]))
         if wanted and self._at < self._length:
             return
         body = self._view[: self._length]
@@ -91,7 +94,8 @@ class BodyReceiver(asyncio.BufferedProtocol):
 
     def _grow(self) -> None:
         size = len(self._memory)
-        self._memory += bytes(max(1, min(size, _STEP, self._length - size)))
+        grown = size + max(1, min(size, _STEP))
+        self._memory += bytes((grown if grown < self._length else self._length + _BEYOND) - size)
 
     @override
     def pause_writing(self) -> None:

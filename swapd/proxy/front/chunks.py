@@ -28,13 +28,15 @@ def _start(length: int) -> bytes:
     return _NEVER
 
 
-SHORT: Final = 1 << 12
+SHORT: Final = 1 << 10
 _NEVER: Final = bytes(SHORT)
 STARTS: Final = tuple(_start(length) for length in range(SHORT))
 """With what a chunk of so many bytes, its framing included, begins as engines write it.
 
 There are lengths that no chunk has: what stands there is longer than such a chunk.
 """
+SIZES: Final = tuple(length - len(start) - 2 for length, start in enumerate(STARTS))
+"""Bytes of the body in such a chunk."""
 
 
 class ChunkError(Exception):

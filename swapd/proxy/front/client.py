@@ -258,9 +258,8 @@ class ClientConnection(asyncio.Protocol):
         body, exchange = self._body, self._exchange
         assert body is not None
         assert exchange is not None
-        if len(data) > self._left:
-            data, self._held = data[: self._left], data[self._left :]
-        if self.body_came(len(data)):
+        data, beyond = data[: self._left], data[self._left :]
+        if self.body_came(len(data), beyond):
             body += data
             if self._held and not could_follow(self._held):
                 self._exchange = None
@@ -269,10 +268,11 @@ class ClientConnection(asyncio.Protocol):
                 self._owes, self._body = NOTHING, None
                 exchange.begin(bytes(body))
 
-    def body_came(self, count: int) -> bool:
-        """Take it that bytes of the body have come; ``False``: no more of it is wanted."""
+    def body_came(self, count: int, beyond: bytes = b"") -> bool:
+        """Take it that bytes of the body have come, perhaps with some beyond; ``False``: no more of it is wanted."""
         assert self._exchange is not None
         self._left -= count
+        self._held = beyond
         if not self._exchange.book(count):
             self._refuse(buffer_full())
             return False
@@ -294,7 +294,13 @@ class ClientConnection(asyncio.Protocol):
             self._server.give_back(body)
             return
         try:
-            exchange.begin(body)
+            if self._held and not could_follow(self._held):
+                self._exchange = None
+                received = b"".join((exchange.withdraw(), body, self._held))
+                self._server.give_back(body)
+                self._hand_over(received)
+            else:
+                exchange.begin(body)
         except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one connection
             self._failed(error)
 

@@ -7,12 +7,13 @@ here knows of clients, models or leases: whoever asks is a ``Sink``, and is told
 
 import asyncio
 import enum
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
 from swapd.proxy.front.answers import REPEATED, read_answer_head, read_short
-from swapd.proxy.front.chunks import SHORT, STARTS, ChunkError, Chunks, framed, whole_chunks
+from swapd.proxy.front.chunks import LAST, SHORT, STARTS, ChunkError, Chunks, framed, whole_chunks
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.relay import MalformedAnswerError
 
@@ -21,6 +22,8 @@ Body = bytes | bytearray | memoryview
 _MOST_INTERIM: Final = 16
 _JOINED: Final = 16 << 10
 """A body up to this size is sent in one piece with its head: a copy is cheaper than a second write."""
+_MOST_PASSED: Final = 8
+"""So many chunks are told at once: to look at several costs as much as to look at one."""
 _SLICE: Final = 256 << 10
 """Written at once; small enough that other streams do not wait for it."""
 
@@ -68,12 +71,14 @@ class EngineConnection(asyncio.Protocol):
         "_interim",
         "_known",
         "_left",
+        "_passed",
         "_paused",
         "_pool",
         "_reusable",
         "_sink",
         "_state",
         "_unsent",
+        "_write",
         "idle_since",
         "transport",
     )
@@ -91,6 +96,10 @@ class EngineConnection(asyncio.Protocol):
         self._chunks: Chunks | None = None
         #: the next byte begins a chunk
         self._between_chunks = False
+        #: what the sink has said that writes the next chunks; only set between chunks
+        self._write: Callable[[bytes], None] | None = None
+        #: what it has written, and the sink has not been told of
+        self._passed: list[bytes] = []
         self._reusable = True
         self._bodiless = False
         self._paused = False
@@ -126,14 +135,25 @@ class EngineConnection(asyncio.Protocol):
         _ = asyncio.get_running_loop().call_soon(self._write_on)
 
     def abort(self) -> None:
-        """Drop the request and the connection; nothing is told any more."""
+        """Drop the request and the connection; nothing is told any more but what has passed."""
+        if self._sink is not None:
+            self.tell_each()
         self._sink = None
         self._close()
+
+    def tell_each(self) -> None:
+        """Pass nothing by the sink from now on: its client has left."""
+        self._write = None
+        if self._sink is not None and self._passed:
+            self._tell_of_passed(self._sink)
 
     def give_up(self) -> None:
         """Forget a connection that could not be made, or was no longer wanted: uvloop closes that, but tells nobody."""
         self._state = _CLOSED
         self._uncount()
+        if hasattr(self, "transport"):
+            # it never forgets whom it serves, not even once it has closed
+            del self.transport
 
     def close(self) -> None:
         """Close a connection that is idle."""
@@ -156,28 +176,35 @@ class EngineConnection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        wire = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         if self._state is _CLOSED:
             # given up in the meantime
-            self.transport.abort()
+            wire.abort()
+        else:
+            self.transport = wire
 
     @override
     def data_received(self, data: bytes) -> None:
         sink = self._sink
         if sink is None:
             # nobody has asked
-            self._close()
+            if self._state is not _CLOSED:
+                self._close()
             return
         try:
+            write = self._write
+            if write is not None:
+                length = len(data)
+                if length < SHORT and data.startswith(STARTS[length]) and data.endswith(b"\n\r\n"):
+                    # the common case: one whole chunk, of whole lines
+                    write(data)
+                    passed = self._passed
+                    passed.append(data)
+                    if len(passed) == _MOST_PASSED:
+                        self._tell_of_passed(sink)
+                    return
             state = self._state
             if state is _CHUNKED:
-                length = len(data)
-                if self._between_chunks and length < SHORT:
-                    start = STARTS[length]
-                    if data.startswith(start) and data.endswith(b"\n\r\n"):
-                        # the common case: one whole chunk, of whole lines
-                        sink.in_chunks(data, length - len(start) - 2, True)  # noqa: FBT003
-                        return
                 self._chunked(sink, data)
             elif state is _HEAD:
                 self._read_head(sink, self._head + data if self._head else data)
@@ -198,7 +225,7 @@ class EngineConnection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         state, sink = self._state, self._sink
-        self._state, self._sink, self._unsent = _CLOSED, None, None
+        self._state, self._sink, self._unsent, self._write = _CLOSED, None, None, None
         self._uncount()
         if sink is None:
             return
@@ -283,13 +310,23 @@ class EngineConnection(asyncio.Protocol):
         self._end(sink, rest)
 
     def _chunked(self, sink: Sink, data: bytes) -> None:
+        if self._passed:
+            self._tell_of_passed(sink)
         if self._between_chunks:
             end, size, in_lines = whole_chunks(data)
             if end:
-                sink.in_chunks(data[:end], size, in_lines)
-                if end == len(data) or self._sink is not sink:
+                write = sink.in_chunks(data[:end], size, in_lines)
+                if self._sink is not sink:
                     return
-                data = data[end:]
+                self._write = write
+            if end == len(data):
+                return
+            data = data[end:]
+            self._write = None
+            if data == LAST:
+                # the common end
+                self._end(sink, b"")
+                return
         chunks = self._chunks
         assert chunks is not None
         pieces = chunks.feed(data)
@@ -299,6 +336,10 @@ class EngineConnection(asyncio.Protocol):
             sink.piece(payload, framed(payload))
         if chunks.ended:
             self._end(sink, chunks.rest)
+
+    def _tell_of_passed(self, sink: Sink) -> None:
+        passed, self._passed = self._passed, []
+        sink.passed(passed)
 
     def _end(self, sink: Sink, rest: bytes, *, told: bool = False) -> None:
         if self._sink is not sink:
@@ -316,6 +357,8 @@ class EngineConnection(asyncio.Protocol):
             sink.ends()
 
     def _tell_of_loss(self, sink: Sink, state: _State, exc: Exception | None) -> None:
+        if self._passed:
+            self._tell_of_passed(sink)
         if state is _HEAD:
             if self._head or self._interim:
                 sink.malformed("it broke off in its head")
@@ -336,5 +379,5 @@ class EngineConnection(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        self._state, self._unsent, self._chunks = _CLOSED, None, None
+        self._state, self._unsent, self._chunks, self._write = _CLOSED, None, None, None
         self.transport.abort()

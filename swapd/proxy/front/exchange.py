@@ -4,7 +4,7 @@ It does what ``inference.py`` does on the other path, under the same rules: one 
 no clean end for what broke off.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -15,11 +15,12 @@ from swapd.proxy.errors import internal_error, not_passed_on
 from swapd.proxy.failure import Failure
 from swapd.proxy.front.answers import AnswerHead
 from swapd.proxy.front.attempts import Attempts
+from swapd.proxy.front.chunks import SIZES
 from swapd.proxy.front.outlet import is_event_stream
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.front.unattended import Unattended
 from swapd.proxy.keepalive import READ_OF_AN_ERROR, no_event_stream
-from swapd.proxy.usage import LARGE_UNREAD, MOST_UNREAD, UsageReader, usage_in, usage_reader
+from swapd.proxy.usage import UsageReader, usage_in, usage_reader
 
 _log = structlog.get_logger(__name__)
 
@@ -51,6 +52,8 @@ class FrontExchange(Attempts):
             return
         self.outlet.drop()
         self._write = None
+        if self._engine is not None:
+            self._engine.tell_each()
         asked = self._engine is not None or self._opening is not None
         if asked and self.model is not None and self._desk.services.options(self.model).finish_on_abort:
             self._finish_alone()
@@ -116,21 +119,30 @@ class FrontExchange(Attempts):
             self._reader.feed(payload)
 
     @override
-    def in_chunks(self, framed: bytes, size: int, in_lines: bool) -> None:
+    def in_chunks(self, framed: bytes, size: int, in_lines: bool) -> Callable[[bytes], None] | None:
         """Pass on whole chunks as they are."""
         write = self._write
         if write is None:
-            Sink.in_chunks(self, framed, size, in_lines)
-            self._write = self.outlet.chunk_writer if self._error is None else None
-            return
+            outlet = self.outlet
+            if self._error is not None or outlet.gone:
+                return Sink.in_chunks(self, framed, size, in_lines)
+            if self.first_byte is None:
+                self.first_byte = self._desk.services.now()
+            outlet.chunks(framed)
+            write = self._write = outlet.chunk_writer
+        else:
+            write(framed)
         self.bytes_out += size
-        write(framed)
-        reader = self._reader
-        if reader is not None:
-            unread = reader.unread
-            unread.append(framed)
-            if len(unread) == MOST_UNREAD or size > LARGE_UNREAD or not in_lines:
-                reader.read_chunks(in_lines=in_lines)
+        if self._reader is not None:
+            self._reader.read_chunks(framed, in_lines=in_lines)
+        return write
+
+    @override
+    def passed(self, chunks: Sequence[bytes]) -> None:
+        """Count what has been written, and read what it tells of usage."""
+        self.bytes_out += sum([SIZES[len(chunk)] for chunk in chunks])
+        if self._reader is not None:
+            self._reader.read_chunks(b"".join(chunks), in_lines=True)
 
     @override
     def pause_point(self) -> None:
@@ -232,6 +244,8 @@ class FrontExchange(Attempts):
             self._release_body()
         if self._opening is not None:
             self._opening.cancel()
+            # the frames of a task that was cancelled lead back here
+            self._opening = None
         if self._engine is not None:
             self._engine.abort()
             self._engine = None

@@ -118,6 +118,10 @@ class Outlet:
             data = framed(payload)
         else:
             data = in_chunk
+        self.chunks(data)
+
+    def chunks(self, data: bytes) -> None:
+        """Write what is framed already, behind what is held back."""
         if self._unsent:
             if len(data) <= _JOINED:
                 data = self._unsent + data

@@ -1,5 +1,6 @@
 """Names what a connection to an engine tells whoever has sent a request on it."""
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from swapd.proxy.front.answers import AnswerHead
@@ -22,9 +23,17 @@ class Sink(Protocol):
     def piece(self, payload: bytes, framed: bytes) -> None:
         """Take a piece of the body; ``framed`` is the same in chunks, or itself if its length was announced."""
 
-    def in_chunks(self, framed: bytes, size: int, in_lines: bool) -> None:  # noqa: ARG002, FBT001 - for who knows how
-        """Take pieces of the body that came as whole chunks, ``size`` bytes in all, perhaps each of whole lines."""
+    def in_chunks(self, framed: bytes, size: int, in_lines: bool) -> Callable[[bytes], None] | None:  # noqa: ARG002, FBT001 - for who knows how
+        """Take pieces of the body that came as whole chunks, ``size`` bytes in all, perhaps each of whole lines.
+
+        Return what writes the next short chunks of whole lines, which are told later by ``passed``; ``None``: nothing.
+        """
         self.piece(unframed(framed), framed)
+        return None
+
+    def passed(self, chunks: Sequence[bytes]) -> None:
+        """Take it that short chunks, each of whole lines, have been written; told before anything else is."""
+        assert not chunks, "what takes them was never named"
 
     def pause_point(self) -> None:
         """Take it that all has been told that has come so far."""
