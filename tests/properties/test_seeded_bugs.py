@@ -11,6 +11,9 @@ from tests.properties.broken import BrokenLawError
 from tests.properties.nodes import REAL, VIRTUAL, WEIGHTY, Place
 from tests.properties.walk import walk
 
+# watched line by line this takes more than twice as long, and shorter tests run the same lines
+pytestmark = pytest.mark.no_cover
+
 #: walks taken before a bug counts as missed: on virtual devices, on GPUs with a driver, where weights are fetched
 WALKS = 60
 GPU_WALKS = 90
