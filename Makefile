@@ -2,6 +2,7 @@
 #
 #   make demo    serve 13 small real models on two virtual devices, on 127.0.0.1:8090
 #   make test    the whole test suite
+#   make coverage  the same, watched line by line: takes twice as long
 #   make check   lint, format, types, import contracts, generated pages
 #   make bench   performance tables        make soak    the long tests
 #   make docs    write the generated pages make clean   remove everything that is not in git
@@ -17,7 +18,7 @@ VENV := $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
 BIN := $(VENV)/bin
 READY := $(VENV)/.swapd-ready
 
-.PHONY: demo test check bench soak docs clean
+.PHONY: demo test coverage check bench soak docs clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -36,7 +37,10 @@ test: $(READY)
 	@command -v promtool >/dev/null \
 	  || echo "promtool is missing, some tests are left out (Debian and Ubuntu: apt-get install prometheus)"
 	@without=$$(command -v promtool >/dev/null || echo "not promtool"); \
-	$(BIN)/python -m pytest -n 3 --dist loadfile -k "$$without" --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 3 --dist loadfile -k "$$without" $(COV)
+
+coverage: COV = --cov --cov-report=term:skip-covered
+coverage: test
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -11,8 +11,8 @@ from tests.properties.broken import BrokenLawError
 from tests.properties.nodes import REAL, VIRTUAL, WEIGHTY, Place
 from tests.properties.walk import walk
 
-# watched line by line this takes more than twice as long, and shorter tests run the same lines
-pytestmark = pytest.mark.no_cover
+# the walks without a bug are many, and a machine may be slow
+pytestmark = pytest.mark.timeout(600)
 
 #: walks taken before a bug counts as missed: on virtual devices, on GPUs with a driver, where weights are fetched
 WALKS = 60

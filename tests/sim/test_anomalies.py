@@ -15,9 +15,6 @@ from swapd.sim.timeline import CopyDeleted
 from tests.properties.nodes import EXCLUSIVE, Place, fetched, topology
 from tests.sim.rigs import rig
 
-# watched line by line this takes more than twice as long, and shorter tests run the same lines
-pytestmark = pytest.mark.no_cover
-
 #: models asked for every 3 s on two GPUs: loads, evictions, a reservation that drains
 ASKED = ("a", "b", "a", "c", "a", "b", "c", "d", "a")
 #: no run of the scenario has more orders of one kind

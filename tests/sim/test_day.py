@@ -27,9 +27,6 @@ from swapd.sim.workload import Zipf
 from swapd.sim.world import HealthyWorld
 from tests.sim.hgx import MODELS, SIZES, catalog, hgx, timings
 
-# watched line by line this takes more than twice as long, and shorter tests run the same lines
-pytestmark = pytest.mark.no_cover
-
 HOUR = seconds(3600)
 #: memory that comes back a minute late is beyond the release timeout; engines on a lost GPU may hang
 FAULTS = frozenset({Fault.RELEASES_LATE, Fault.HANGS_WITHOUT_GPU})

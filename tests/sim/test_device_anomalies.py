@@ -13,9 +13,6 @@ from swapd.sim.faults import Fault
 from tests.properties.nodes import RINGED
 from tests.sim.rigs import Rig, rig
 
-# watched line by line this takes more than twice as long, and shorter tests run the same lines
-pytestmark = pytest.mark.no_cover
-
 #: models asked for every 4 s on four GPUs, of one, two and four GPUs
 ASKED = ("a", "p", "b", "q", "c", "w", "a", "b", "p")
 END = Instant(seconds(150))

@@ -17,9 +17,6 @@ from swapd.sim.report import Report
 from swapd.sim.study import CLAIRVOYANT, Rules, Study, play
 from swapd.sim.traces import read_models, read_requests
 
-# watched line by line this takes more than twice as long, and shorter tests run the same lines
-pytestmark = pytest.mark.no_cover
-
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 GPU_BYTES = Bytes(80 << 30)
 NODE = NodeTopology(tuple(Gpu(index, f"virtual-{index}", GPU_BYTES) for index in range(8)))
