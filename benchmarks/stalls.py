@@ -27,7 +27,7 @@ from swapd.admin.events import EventHub
 from swapd.admin.server import admin_app
 from swapd.admin.status import ConfigInfo, Extras
 from swapd.agent.control import AgentControl
-from swapd.core.ids import SECOND, Duration, Instant, ModelName
+from swapd.core.ids import Duration, Instant, ModelName
 from swapd.core.reasons import Outcome
 from swapd.core.scheduler import Scheduler
 from swapd.core.view import NodeView, Offer
@@ -144,7 +144,6 @@ def metrics_of(crowd: Crowd) -> Metrics:
     """Return the metrics of a node where every model has had requests of every kind."""
     metrics = Metrics(view=crowd.view, now=lambda: crowd.at, not_ready=tuple, version="0")
     metrics.configure(crowd.names)
-    second = Duration(SECOND)
     for name in crowd.names:
         for code in CODES:
             for cold in (True, False):
@@ -153,9 +152,9 @@ def metrics_of(crowd: Crowd) -> Metrics:
                     code=code,
                     outcome=Outcome.SERVED,
                     cold_start=cold,
-                    duration=second,
-                    queue_wait=second,
-                    first_byte=second,
+                    duration_s=1.0,
+                    queue_wait_s=1.0,
+                    first_byte_s=1.0,
                     prompt_tokens=1,
                     completion_tokens=1,
                 )

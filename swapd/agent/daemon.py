@@ -111,7 +111,6 @@ class Daemon:
             max_wait=self._max_waits.get,
             arrived=self._arrivals.record,
             first_byte=self._timelines.first_byte,
-            now=_now,
             later=asyncio.get_running_loop().call_later,
         )
         self._pump = self._decider()

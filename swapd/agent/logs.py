@@ -20,23 +20,13 @@ import msgspec
 import structlog
 from typing_extensions import override
 
+from swapd.proxy.record import RequestRecord
+
 LogFormat = Literal["json", "console"]
 Line = MutableMapping[str, Any]
 
 
-class Frequent(msgspec.Struct):
-    """A line that is written so often that a dictionary would cost too much: its fields, in order, are the line's.
-
-    A list of them is given to a logger in place of an event's name. A field ``event`` follows what stands here, and
-    ``logger`` comes last.
-    """
-
-    #: unix time; as text once the writer thread has filled it in, and the level
-    timestamp: float | str
-    level: str
-
-
-Render = Callable[[list[Line | Frequent]], str]
+Render = Callable[[list[Line | RequestRecord]], str]
 Entry = tuple[float, str, str | None, str, Line]
 """A line as it is queued: unix time, level, event, name of the logger, and the fields."""
 
@@ -60,12 +50,12 @@ class _Lines:
     """The bounded queue; counts what does not fit."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Entry | Frequent] = deque()
+        self.waiting: deque[Entry | RequestRecord] = deque()
         #: set while there are lines
         self.wake: Final = threading.Event()
         self._dropped = 0
 
-    def put(self, *entries: Entry | Frequent) -> None:
+    def put(self, *entries: Entry | RequestRecord) -> None:
         """Queue lines, after the number of those that were dropped before them."""
         if len(self.waiting) >= _QUEUE_LINES:
             self._dropped += len(entries)
@@ -86,7 +76,7 @@ class _Logger:
         self._lines = lines
         self._name = name
 
-    def take_all(self, level: str, lines: list[Frequent]) -> None:
+    def take_all(self, level: str, lines: list[RequestRecord]) -> None:
         """Queue lines of the kind that is written often."""
         for line in lines:
             line.level = level
@@ -104,7 +94,7 @@ def _bound_logger(threshold: int) -> type[structlog.typing.FilteringBoundLogger]
     plain: Any = structlog.make_filtering_bound_logger(threshold)
 
     def method(level: str) -> Callable[..., None]:
-        def write(self: Any, event: str | list[Frequent], **line: Any) -> None:
+        def write(self: Any, event: str | list[RequestRecord], **line: Any) -> None:
             if isinstance(event, list):
                 self._logger.take_all(level, event)
             else:
@@ -158,7 +148,7 @@ class LogWriter:
                 self._write([_formed(lines.waiting.popleft()) for _ in range(count)])
             self._closing.wait(_PAUSE_S)
 
-    def _write(self, formed: list[Line | Frequent]) -> None:
+    def _write(self, formed: list[Line | RequestRecord]) -> None:
         while formed:
             try:
                 self._stream.write(self._rendered(formed))
@@ -167,7 +157,7 @@ class LogWriter:
             except Exception:  # noqa: BLE001 - disk full, reader gone: the younger lines may fare better
                 del formed[: (len(formed) + 1) // 2]
 
-    def _rendered(self, formed: list[Line | Frequent]) -> str:
+    def _rendered(self, formed: list[Line | RequestRecord]) -> str:
         """Return the lines as text, but for those with a value that has none."""
         try:
             return self._render(formed)
@@ -196,9 +186,9 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
     return LogWriter(lines, render, stream)
 
 
-def _formed(entry: Entry | Frequent) -> Line | Frequent:
+def _formed(entry: Entry | RequestRecord) -> Line | RequestRecord:
     """Return a line as it is written: what a reader looks for first at the beginning."""
-    if isinstance(entry, Frequent):
+    if isinstance(entry, RequestRecord):
         entry.timestamp = _written(float(entry.timestamp))
         return entry
     moment, level, event, logger, fields = entry
@@ -215,7 +205,7 @@ def _second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _json(lines: list[Line | Frequent]) -> str:
+def _json(lines: list[Line | RequestRecord]) -> str:
     try:
         return _ENCODER.encode_lines(lines).decode()
     except (ValueError, TypeError):  # half a surrogate pair in a path, for example
@@ -227,5 +217,5 @@ def _console(*, colors: bool) -> Render:
     return lambda lines: "".join(f"{renderer(None, '', _as_dict(line))}\n" for line in lines)
 
 
-def _as_dict(line: Line | Frequent) -> Line:
-    return msgspec.structs.asdict(line) if isinstance(line, Frequent) else line
+def _as_dict(line: Line | RequestRecord) -> Line:
+    return msgspec.structs.asdict(line) if isinstance(line, RequestRecord) else line

@@ -15,7 +15,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Final
 
 from swapd.aio.one_thread import OneThread, ThreadBusyError
 from swapd.aio.supervise import Tasks
-from swapd.core.ids import MILLISECOND, SECOND, Duration, ModelName
+from swapd.core.ids import ModelName
 
 HEADER: Final = "unix_s,model,service_s\n"
 KEPT_DAYS: Final = 8
@@ -34,8 +34,11 @@ _BUFFERED: Final = 20_000
 _WRITE_AFTER_S: Final = 5.0
 _CALL_S: Final = 5.0
 _CHUNK: Final = 1 << 18
-_HALF_MS: Final = MILLISECOND // 2
 _PATTERN: Final = "arrivals-????-??-??.csv"
+
+
+Row = tuple[float, ModelName, float | None]
+"""Unix time of a request's arrival, its model, and the seconds for which it served, ``None``: it was never granted."""
 
 
 class FullError(Exception):
@@ -54,18 +57,17 @@ class Arrivals:
         self._wall = wall
         self._thread = OneThread("swapd-arrivals")
         self._tasks = Tasks()
-        #: unix time of the arrival, model, service time
-        self._rows: list[tuple[float, ModelName, Duration | None]] = []
+        self._rows: list[Row] = []
         self._trouble = ""
         self._closing = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
 
-    def record(self, model: ModelName, *, ago: Duration, served: Duration | None) -> None:
-        """Note a request that has just ended and had arrived so long ago; ``served`` ``None``: it was never granted."""
+    def record(self, rows: Sequence[Row]) -> None:
+        """Note requests that have ended."""
         if len(self._rows) >= _BUFFERED:
             self._failed(FullError("they come faster than they can be written"))
             return
-        self._rows.append((self._wall() - ago / SECOND, model, served))
+        self._rows += rows
         if self._writing is None or self._writing.done():
             self._writing = self._tasks.start(self._write_soon(), name="arrivals: write")
 
@@ -162,13 +164,13 @@ def _read(path: Path, place: int) -> bytes:
         return b""  # forgotten meanwhile
 
 
-def _line(row: tuple[float, ModelName, Duration | None]) -> str:
+def _line(row: Row) -> str:
     # in whole milliseconds: to write a fraction costs three times as much
-    moment, model, served = row
+    moment, model, served_s = row
     at = round(moment * 1000)
-    if served is None:
+    if served_s is None:
         return f"{at // 1000}.{at % 1000:03},{_quoted(model)},\n"
-    took = (served + _HALF_MS) // MILLISECOND
+    took = round(served_s * 1000)
     return f"{at // 1000}.{at % 1000:03},{_quoted(model)},{took // 1000}.{took % 1000:03}\n"
 
 

@@ -4,9 +4,8 @@ Runs on the loop's thread. A scrape reads the node and writes its page there too
 """
 
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable
-from typing import Final, assert_never
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Final, Protocol, assert_never
 
 from swapd.aio.turns import in_turns
 from swapd.core.commands import (
@@ -36,7 +35,7 @@ from swapd.metrics.node import NODE_METRICS
 from swapd.metrics.now import CacheNow, DriverStats, Now
 from swapd.metrics.page import Renderer, Snapshot
 from swapd.metrics.registry import UNKNOWN_MODEL
-from swapd.metrics.slots import Series, Slots
+from swapd.metrics.slots import Slots
 
 MAX_PAGES: Final = 8
 """Pages that may be waited for at once; a scraper that asks faster than they are made gets none."""
@@ -49,11 +48,9 @@ _BESIDE: Final = frozenset({Stage.QUEUED, Stage.FETCH, Stage.PAGE_CACHE})
 
 _FETCHED: Final = "fetched"
 
-_START = {False: "resident", True: "cold_start"}
-
-# on Python 3.11 a member costs ten times as much as a global
-_UPSTREAM_FAILED: Final = Outcome.UPSTREAM_FAILED
-_CUT: Final = Outcome.CUT
+_RESIDENT: Final = "resident"
+_OF_RESIDENT: Final = (_RESIDENT,)
+_START: Final = {False: _RESIDENT, True: "cold_start"}
 
 _CODES = tuple(str(code) for code in range(600))
 
@@ -84,49 +81,16 @@ class _Ends:
         self.completion_tokens = slots.counter("swapd_model_completion_tokens_total")
 
 
-class _Ordinary:
-    """The ordinary requests, granted and answered, of one model, code and start that are not in the series yet."""
+class Served(Protocol):
+    """A request that waited for no load and was answered; times in seconds."""
 
-    __slots__ = ("_ends", "_key", "count", "duration", "first_byte", "queue_wait")
-
-    def __init__(self, ends: _Ends, label: str, code: int, start: str) -> None:
-        self._ends, self._key = ends, (label, _code(code), start)
-        self.count = 0
-        self.duration = Series(ends.duration.bounds)
-        self.queue_wait = Series(ends.queue_wait.bounds)
-        self.first_byte = Series(ends.first_byte.bounds)
-
-    def add(self, duration: Duration, queue_wait: Duration, first_byte: Duration) -> None:
-        """Count one; as ``Series.add`` would, without the calls."""
-        self.count += 1
-        series, at = self.duration, duration / SECOND
-        series.sum_seconds += at
-        series.counts[bisect_left(series.bounds, at)] += 1
-        series, at = self.first_byte, first_byte / SECOND
-        series.sum_seconds += at
-        series.counts[bisect_left(series.bounds, at)] += 1
-        series, at = self.queue_wait, queue_wait / SECOND
-        series.sum_seconds += at
-        series.counts[bisect_left(series.bounds, at) if queue_wait else 0] += 1
-
-    def fold(self) -> None:
-        """Add them to the series."""
-        if not self.count:
-            return
-        ends, (label, _, start) = self._ends, self._key
-        of_model, of_start = (label,), (start,)
-        ends.requests.add(self._key, self.count)
-        self.duration.count = self.queue_wait.count = self.first_byte.count = self.count
-        self.count = 0
-        ends.model_queue_wait.of(of_model).take(self.queue_wait)
-        ends.model_first_byte.of(of_model).take(self.first_byte)
-        for timings, kept in (
-            (ends.duration, self.duration),
-            (ends.queue_wait, self.queue_wait),
-            (ends.first_byte, self.first_byte),
-        ):
-            timings.of(of_start).take(kept)
-            kept.clear()
+    waited_s: float
+    #: not ``None``
+    ttfb_s: float | None
+    duration_s: float
+    #: ``None``: not told
+    prompt_tokens: int | None
+    completion_tokens: int | None
 
 
 class Metrics:
@@ -166,7 +130,6 @@ class Metrics:
         self._slots = Slots(lambda name: name not in NODE_METRICS)
         self._ends = _Ends(self._slots)
         self._stages = self._slots.timings("swapd_load_stage_duration_seconds")
-        self._ordinary: dict[tuple[str, int, bool], _Ordinary] = {}
         self._config_ok = False
         self._config_applied_s = 0.0
         self._renderer = Renderer()
@@ -175,8 +138,6 @@ class Metrics:
     def configure(self, names: Iterable[ModelName]) -> None:
         """Take these names, and no others, as values of the label ``model``; the series of the others go."""
         self._models = frozenset(names)
-        self._fold()
-        self._ordinary.clear()
         self._slots.keep_models(self._models | {UNKNOWN_MODEL})
 
     def config_reloaded(self, *, ok: bool) -> None:
@@ -212,6 +173,25 @@ class Metrics:
             case _:
                 assert_never(note)
 
+    def requests_served(self, model: str | None, code: int, requests: Sequence[Served]) -> None:
+        """Count the ends of requests for one model that got this status; see ``request_finished``."""
+        ends, label, count = self._ends, self._label(model), len(requests)
+        of_model = (label,)
+        ends.requests.add((label, _code(code), _RESIDENT), count)
+        ends.duration.of(_OF_RESIDENT).add_all([request.duration_s for request in requests])
+        waits = [request.waited_s for request in requests]
+        ends.queue_wait.of(_OF_RESIDENT).add_all(waits)
+        ends.model_queue_wait.of(of_model).add_all(waits)
+        first_bytes = [request.ttfb_s or 0.0 for request in requests]
+        ends.first_byte.of(_OF_RESIDENT).add_all(first_bytes)
+        ends.model_first_byte.of(of_model).add_all(first_bytes)
+        prompts = [request.prompt_tokens for request in requests if request.prompt_tokens is not None]
+        if prompts:
+            ends.prompt_tokens.add(of_model, sum(prompts))
+        completions = [request.completion_tokens for request in requests if request.completion_tokens is not None]
+        if completions:
+            ends.completion_tokens.add(of_model, sum(completions))
+
     def request_finished(
         self,
         model: str | None,
@@ -219,38 +199,35 @@ class Metrics:
         code: int,
         outcome: Outcome | None,
         cold_start: bool,
-        duration: Duration,
-        queue_wait: Duration | None = None,
-        first_byte: Duration | None = None,
+        duration_s: float,
+        queue_wait_s: float | None = None,
+        first_byte_s: float | None = None,
         reason: Rejection | None = None,
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
         promise_kept: bool | None = None,
     ) -> None:
-        """Count the end of a request.
+        """Count the end of a request; ``requests_served`` is quicker for many that were answered without a load.
 
         ``model`` is the configured name (aliases resolved); anything else counts as unknown. ``code`` is the status
         sent, 499 when the client left before one; ``outcome`` is ``None`` when the core never saw the request.
-        ``queue_wait`` is ``None`` for a request that never came to the queue; ``first_byte`` counts from arrival and is
-        ``None`` when the engine sent no byte. ``promise_kept`` says of a request that waited for a load whether its
-        first byte came within the model's max_wait.
+        ``queue_wait_s`` is ``None`` for a request that never came to the queue; ``first_byte_s`` counts from arrival
+        and is ``None`` when the engine sent no byte. ``promise_kept`` says of a request that waited for a load whether
+        its first byte came within the model's max_wait.
         """
-        ends = self._ends
-        label = model if model is not None and model in self._models else UNKNOWN_MODEL
-        if queue_wait is not None and first_byte is not None:
-            ordinary = self._ordinary.get((label, code, cold_start))
-            if ordinary is None:
-                ordinary = _Ordinary(ends, label, code, _START[cold_start])
-                self._ordinary[label, code, cold_start] = ordinary
-            ordinary.add(duration, queue_wait, first_byte)
-        else:
-            self._other_finished(
-                label, code, cold_start, duration=duration, queue_wait=queue_wait, first_byte=first_byte
-            )
-        of_model = (label,)
-        if outcome is _UPSTREAM_FAILED and first_byte is not None:
+        ends, label, start = self._ends, self._label(model), _START[cold_start]
+        of_model, of_start = (label,), (start,)
+        ends.requests.add((label, _code(code), start))
+        ends.duration.observe(of_start, duration_s)
+        if queue_wait_s is not None:
+            ends.queue_wait.observe(of_start, queue_wait_s)
+            ends.model_queue_wait.observe(of_model, queue_wait_s)
+        if first_byte_s is not None:
+            ends.first_byte.observe(of_start, first_byte_s)
+            ends.model_first_byte.observe(of_model, first_byte_s)
+        if outcome is Outcome.UPSTREAM_FAILED and first_byte_s is not None:
             ends.broken.add(of_model)
-        elif outcome is _CUT:
+        elif outcome is Outcome.CUT:
             ends.cut.add(of_model)
         if reason is not None:
             ends.rejections.add((label, reason.value))
@@ -261,31 +238,9 @@ class Metrics:
         if completion_tokens is not None:
             ends.completion_tokens.add(of_model, completion_tokens)
 
-    def first_byte(self, after: Duration) -> None:
-        """Count the last stage of a cold start: from the grant of a request to its first byte."""
-        self._stages.observe((Stage.FIRST_BYTE.value,), after / SECOND)
-
-    def _other_finished(
-        self,
-        label: str,
-        code: int,
-        cold_start: bool,  # noqa: FBT001
-        *,
-        duration: Duration,
-        queue_wait: Duration | None,
-        first_byte: Duration | None,
-    ) -> None:
-        """Count a request that has not come to the queue, or to its first byte."""
-        ends, start = self._ends, _START[cold_start]
-        of_model, of_start = (label,), (start,)
-        ends.requests.add((label, _code(code), start))
-        ends.duration.observe(of_start, duration / SECOND)
-        if queue_wait is not None:
-            ends.queue_wait.observe(of_start, queue_wait / SECOND)
-            ends.model_queue_wait.observe(of_model, queue_wait / SECOND)
-        if first_byte is not None:
-            ends.first_byte.observe(of_start, first_byte / SECOND)
-            ends.model_first_byte.observe(of_model, first_byte / SECOND)
+    def first_byte(self, after_s: float) -> None:
+        """Count the last stage of a cold start: the seconds from the grant of a request to its first byte."""
+        self._stages.observe((Stage.FIRST_BYTE.value,), after_s)
 
     async def page(self, accept: str) -> tuple[bytes, str]:
         """Return the page and its content type for an ``Accept`` header. Raises TooManyScrapesError."""
@@ -301,14 +256,9 @@ class Metrics:
         view = yield from self._view()
         yield
         self._settle()
-        self._fold()
         snapshot = Snapshot(now=self._now_values(view), slots=self._slots.freeze())
         yield
         return (yield from self._renderer.render(snapshot, accept))
-
-    def _fold(self) -> None:
-        for ordinary in self._ordinary.values():
-            ordinary.fold()
 
     def _label(self, model: str | None) -> str:
         return model if model is not None and model in self._models else UNKNOWN_MODEL

@@ -5,8 +5,9 @@ of the metric's declaration. Everything runs on the loop thread; ``freeze`` give
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 from swapd.metrics.metric import Kind
@@ -45,15 +46,14 @@ class Series:
         if self.counts:
             self.counts[bisect_left(self.bounds, seconds)] += 1
 
-    def take(self, other: "Series") -> None:
-        """Add the observations of another series, of the same bounds unless this one has none."""
-        self.count += other.count
-        self.sum_seconds += other.sum_seconds
-        self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=False)]
-
-    def clear(self) -> None:
-        """Forget all observations."""
-        self.count, self.sum_seconds, self.counts = 0, 0.0, [0] * len(self.counts)
+    def add_all(self, seconds: Sequence[float]) -> None:
+        """Add observations."""
+        self.count += len(seconds)
+        self.sum_seconds += sum(seconds)
+        counts = self.counts
+        if counts:
+            for bucket in map(bisect_left, repeat(self.bounds), seconds):
+                counts[bucket] += 1
 
 
 class Counter:

@@ -2,16 +2,17 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from time import time
 
 from aiohttp import web
 
-from swapd.core.ids import Duration, Instant, ModelName
+from swapd.core.ids import SECOND, Instant, ModelName
 from swapd.core.reasons import Outcome, Rejection
 from swapd.proxy.body import Body
 from swapd.proxy.desk import Desk
 from swapd.proxy.dialects import Dialect
 from swapd.proxy.gate import Lease
-from swapd.proxy.record import RequestRecord
+from swapd.proxy.record import EVENT, RequestRecord, told_stages
 from swapd.proxy.relay import Answer, MalformedAnswerError, UnansweredError
 from swapd.proxy.routes import Match
 from swapd.proxy.usage import Usage, UsageReader
@@ -83,27 +84,29 @@ class Exchange:
             result.abort()
 
     def _record(self, now: Instant) -> RequestRecord:
-        lease = self.lease
-        grant = lease.grant if lease is not None else None
+        lease, usage = self.lease, self.usage
+        grant = None if lease is None else lease.grant
         return RequestRecord(
-            ended=now,
+            timestamp=time(),
+            level="",
+            event=EVENT,
             request_id=self.request_id,
-            request=lease.request if lease is not None else None,
+            request=None if lease is None else lease.request,
             model=self.model,
+            instance=None if grant is None else grant.instance,
             method=self.request.method,
             path=self.path,
             status=self.status,
             reason=self.reason,
-            outcome=lease.outcome if lease is not None else None,
-            cold_start=lease.cold_start if lease is not None else False,
-            waited=lease.waited if lease is not None else Duration(0),
-            served=None if lease is None or grant is None else Duration(now - lease.arrived - grant.waited),
-            stages=grant.stages if grant is not None else {},
-            instance=grant.instance if grant is not None else None,
-            ttfb=None if self.first_byte is None else Duration(self.first_byte - self.arrived),
-            duration=Duration(now - self.arrived),
+            outcome=None if lease is None else lease.outcome,
+            cold_start=False if lease is None else lease.cold_start,
+            stages=None if lease is None or grant is None or not lease.cold_start else told_stages(grant),
+            waited_s=0.0 if lease is None else lease.waited / SECOND,
+            served_s=None if lease is None or grant is None else (now - lease.arrived - grant.waited) / SECOND,
+            ttfb_s=None if self.first_byte is None else (self.first_byte - self.arrived) / SECOND,
+            duration_s=(now - self.arrived) / SECOND,
             bytes_in=self.body.size,
             bytes_out=self.bytes_out,
-            prompt_tokens=self.usage.prompt_tokens,
-            completion_tokens=self.usage.completion_tokens,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
         )

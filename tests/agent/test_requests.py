@@ -3,7 +3,7 @@
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,9 +12,10 @@ import structlog
 
 from swapd.agent import logs, requests
 from swapd.agent.requests import RequestObserver
-from swapd.core.ids import SECOND, Duration, InstanceId, Instant, ModelName, RequestId, seconds
-from swapd.core.reasons import Outcome, Rejection, Stage
-from swapd.proxy.record import RequestRecord
+from swapd.core.ids import SECOND, Duration, InstanceId, ModelName, RequestId, seconds
+from swapd.core.reasons import Outcome, Rejection
+from swapd.history.arrivals import Row
+from swapd.proxy.record import EVENT, RequestRecord
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,9 @@ def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 SERVED = RequestRecord(
-    ended=Instant(0),
+    timestamp=1_000.0,
+    level="",
+    event=EVENT,
     request_id="abc",
     request=RequestId(7),
     model=ModelName("m01"),
@@ -40,12 +43,12 @@ SERVED = RequestRecord(
     reason=None,
     outcome=Outcome.SERVED,
     cold_start=True,
-    waited=seconds(2),
-    served=seconds(1),
+    waited_s=2.0,
+    served_s=1.0,
     stages={},
     instance=None,
-    ttfb=seconds(3),
-    duration=seconds(4),
+    ttfb_s=3.0,
+    duration_s=4.0,
     bytes_in=10,
     bytes_out=20,
     prompt_tokens=None,
@@ -58,13 +61,16 @@ class CountingMetrics:
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
-        self.first_bytes: list[Duration] = []
+        self.first_bytes: list[float] = []
 
-    def first_byte(self, after: Duration) -> None:
+    def first_byte(self, after: float) -> None:
         self.first_bytes.append(after)
 
     def request_finished(self, model: str | None, **facts: Any) -> None:
         self.told.append({"model": model, **facts})
+
+    def requests_served(self, model: str | None, code: int, records: Sequence[RequestRecord]) -> None:
+        self.told += ({"model": model, "code": code, "record": record} for record in records)
 
 
 class FirstBytes(list[tuple[InstanceId, Duration]]):
@@ -79,12 +85,12 @@ def _observed(record: RequestRecord, promise: Duration | None) -> tuple[Counting
     observer = RequestObserver(
         metrics,  # type: ignore[arg-type]
         max_wait=lambda _: promise,
-        arrived=lambda *_, **__: None,
+        arrived=lambda _: None,
         first_byte=begun,
-        now=lambda: Instant(0),
         later=lambda _, tell: tell(),
+        wall=lambda: 1_000.0,
     )
-    observer.finished(record)
+    observer.finished(msgspec.structs.replace(record))
     return metrics, begun
 
 
@@ -100,9 +106,9 @@ def test_the_facts_of_a_request_reach_the_metrics_unchanged() -> None:
         "code": 200,
         "outcome": Outcome.SERVED,
         "cold_start": True,
-        "duration": seconds(4),
-        "queue_wait": seconds(2),
-        "first_byte": seconds(3),
+        "duration_s": 4.0,
+        "queue_wait_s": 2.0,
+        "first_byte_s": 3.0,
         "reason": None,
         "prompt_tokens": None,
         "completion_tokens": 5,
@@ -113,15 +119,15 @@ def test_the_facts_of_a_request_reach_the_metrics_unchanged() -> None:
 @pytest.mark.parametrize(
     ("change", "kept"),
     [
-        ({"ttfb": seconds(11)}, False),
-        ({"ttfb": None, "outcome": Outcome.UPSTREAM_FAILED}, False),
-        ({"reason": Rejection.WAIT_TIMEOUT, "ttfb": None, "outcome": Outcome.REJECTED}, False),
-        ({"reason": Rejection.LOAD_FAILED, "ttfb": None, "outcome": Outcome.REJECTED}, False),
+        ({"ttfb_s": 11.0}, False),
+        ({"ttfb_s": None, "outcome": Outcome.UPSTREAM_FAILED}, False),
+        ({"reason": Rejection.WAIT_TIMEOUT, "ttfb_s": None, "outcome": Outcome.REJECTED}, False),
+        ({"reason": Rejection.LOAD_FAILED, "ttfb_s": None, "outcome": Outcome.REJECTED}, False),
         ({"cold_start": False}, None),
-        ({"cold_start": False, "reason": Rejection.WAIT_TIMEOUT, "ttfb": None, "outcome": Outcome.REJECTED}, None),
-        ({"cold_start": False, "reason": Rejection.QUEUE_FULL, "ttfb": None, "outcome": Outcome.REJECTED}, None),
-        ({"outcome": Outcome.CANCELLED, "ttfb": None}, None),
-        ({"outcome": Outcome.CANCELLED, "ttfb": None, "duration": seconds(11)}, False),
+        ({"cold_start": False, "reason": Rejection.WAIT_TIMEOUT, "ttfb_s": None, "outcome": Outcome.REJECTED}, None),
+        ({"cold_start": False, "reason": Rejection.QUEUE_FULL, "ttfb_s": None, "outcome": Outcome.REJECTED}, None),
+        ({"outcome": Outcome.CANCELLED, "ttfb_s": None}, None),
+        ({"outcome": Outcome.CANCELLED, "ttfb_s": None, "duration_s": 11.0}, False),
         ({"outcome": Outcome.CANCELLED}, True),
     ],
     ids=[
@@ -140,7 +146,7 @@ def test_the_facts_of_a_request_reach_the_metrics_unchanged() -> None:
 def test_a_cold_start_keeps_its_promise_only_with_a_first_byte_in_time(
     change: dict[str, Any], kept: bool | None
 ) -> None:
-    assert _told(msgspec.structs.replace(SERVED, **change))["promise_kept"] is kept
+    assert _told(msgspec.structs.replace(SERVED, **change)).get("promise_kept") is kept
 
 
 def test_nothing_was_promised_for_a_model_that_has_left_the_configuration() -> None:
@@ -149,7 +155,7 @@ def test_nothing_was_promised_for_a_model_that_has_left_the_configuration() -> N
 
 def test_a_client_that_left_before_any_status_counts_as_499_and_a_refusal_before_the_queue_has_no_wait() -> None:
     told = _told(msgspec.structs.replace(SERVED, status=0, request=None, outcome=None))
-    assert (told["code"], told["queue_wait"]) == (499, None)
+    assert (told["code"], told["queue_wait_s"]) == (499, None)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_broken_answers_stand_out_in_the_log(change: dict[str, Any], level: str)
 def test_the_line_of_a_request_is_flat_and_begins_like_any_other() -> None:
     stream = io.StringIO()
     writer = logs.configure("json", "info", stream)
-    _told(msgspec.structs.replace(SERVED, ttfb=None, path='/v1/"\udc80'))
+    _told(msgspec.structs.replace(SERVED, ttfb_s=None, path='/v1/"\udc80'))
     writer.close()
     [line] = map(json.loads, stream.getvalue().splitlines())
     assert list(line)[:4] == ["timestamp", "level", "event", "request_id"]
@@ -187,6 +193,7 @@ def test_the_line_of_a_request_is_flat_and_begins_like_any_other() -> None:
         "cold_start": True,
         "stages": {},
         "waited_s": 2.0,
+        "served_s": 1.0,
         "ttfb_s": None,
         "duration_s": 4.0,
         "bytes_in": 10,
@@ -208,18 +215,18 @@ def test_on_a_console_the_line_of_a_request_is_for_people() -> None:
 COLD = msgspec.structs.replace(
     SERVED,
     instance=InstanceId(9),
-    stages={Stage.QUEUED: seconds(0.5), Stage.FETCH: seconds(1), Stage.LOAD: seconds(0.5)},
+    stages={"queued": 0.5, "fetch": 1.0, "load": 0.5},
     # half a second before it came to the core, two in the queue, the first byte a second after the grant
-    ttfb=seconds(3.5),
-    duration=seconds(5.5),
-    served=seconds(3),
+    ttfb_s=3.5,
+    duration_s=5.5,
+    served_s=3.0,
 )
 
 
 def test_the_first_byte_of_a_cold_start_is_told_once_from_the_grant_on() -> None:
     with structlog.testing.capture_logs() as lines:
         metrics, begun = _observed(COLD, None)
-    assert metrics.first_bytes == [seconds(1)]
+    assert metrics.first_bytes == [1.0]
     assert begun == [(InstanceId(9), seconds(2))]
     [told] = lines[0]["event"]
     assert told.stages == {"queued": 0.5, "fetch": 1.0, "load": 0.5, "first_byte": 1.0}
@@ -227,7 +234,7 @@ def test_the_first_byte_of_a_cold_start_is_told_once_from_the_grant_on() -> None
 
 @pytest.mark.parametrize(
     "change",
-    [{"cold_start": False}, {"ttfb": None}, {"instance": None, "served": None}],
+    [{"cold_start": False}, {"ttfb_s": None}, {"instance": None, "served_s": None}],
     ids=["resident", "no byte", "no grant"],
 )
 def test_other_requests_tell_of_no_first_byte(change: dict[str, Any]) -> None:
@@ -241,35 +248,35 @@ class Bench:
     def __init__(self) -> None:
         self.metrics = CountingMetrics()
         self.later: list[Callable[[], None]] = []
-        self.arrivals: list[tuple[ModelName, Duration, Duration | None]] = []
+        self.arrivals: list[Row] = []
         self.observer = RequestObserver(
             self.metrics,  # type: ignore[arg-type]
             max_wait=lambda _: None,
-            arrived=self._arrived,
+            arrived=self.arrivals.extend,
             first_byte=FirstBytes(),
-            now=lambda: Instant(50 * SECOND),
             later=lambda _, tell: self.later.append(tell),
             wall=lambda: 1_000.0,
         )
 
-    def _arrived(self, model: ModelName, *, ago: Duration, served: Duration | None) -> None:
-        self.arrivals.append((model, ago, served))
+    def end(self, record: RequestRecord, **change: Any) -> None:
+        """End a request with this record, but for what is changed."""
+        self.observer.finished(msgspec.structs.replace(record, **change))
 
     def codes(self) -> list[int]:
         return [told["code"] for told in self.metrics.told]
 
 
-RESIDENT = msgspec.structs.replace(SERVED, cold_start=False, waited=Duration(0))
+RESIDENT = msgspec.structs.replace(SERVED, cold_start=False, stages=None, waited_s=0.5)
 
 
 def test_what_ends_at_about_the_same_time_is_told_together_and_once() -> None:
     bench = Bench()
     for status in (200, 404):
-        bench.observer.finished(msgspec.structs.replace(RESIDENT, status=status))
+        bench.end(RESIDENT, status=status)
     [tell] = bench.later
     assert bench.codes() == []
     tell()
-    bench.observer.finished(RESIDENT)
+    bench.end(RESIDENT)
     assert bench.codes() == [200, 404]
     assert len(bench.later) == 2
     bench.observer.tell()
@@ -280,36 +287,38 @@ def test_what_ends_at_about_the_same_time_is_told_together_and_once() -> None:
 def test_many_ends_are_told_before_their_time_so_that_telling_never_takes_long() -> None:
     bench = Bench()
     for _ in range(2 * requests.AT_ONCE + 1):
-        bench.observer.finished(RESIDENT)
+        bench.end(RESIDENT)
     assert len(bench.codes()) == 2 * requests.AT_ONCE
     assert len(bench.later) == 1
 
 
 def test_a_cold_start_is_told_at_once() -> None:
     bench = Bench()
-    bench.observer.finished(RESIDENT)
-    bench.observer.finished(SERVED)
+    bench.end(RESIDENT)
+    bench.end(SERVED)
     assert bench.codes() == [200, 200]
 
 
-def test_what_is_told_late_is_dated_back() -> None:
+def test_a_request_is_recorded_with_the_moment_when_it_came_to_the_core() -> None:
     bench = Bench()
-    with structlog.testing.capture_logs() as lines:
-        bench.observer.finished(msgspec.structs.replace(RESIDENT, ended=Instant(47 * SECOND)))
-        bench.observer.tell()
-    assert lines[0]["event"][0].timestamp == 997.0
-    assert bench.arrivals == [("m01", seconds(4), seconds(1))]
+    bench.end(RESIDENT)
+    bench.end(RESIDENT, served_s=None, outcome=Outcome.REJECTED)
+    bench.end(RESIDENT, request=None, outcome=None)
+    bench.observer.tell()
+    assert bench.arrivals == [(998.5, "m01", 1.0), (999.5, "m01", None)]
 
 
-def test_times_in_the_log_have_four_places() -> None:
+def test_requests_of_one_model_and_status_are_counted_together() -> None:
     bench = Bench()
+    other = msgspec.structs.replace(RESIDENT, model=ModelName("m02"))
+    odd = msgspec.structs.replace(RESIDENT, outcome=Outcome.CUT)
     with structlog.testing.capture_logs() as lines:
-        bench.observer.finished(
-            msgspec.structs.replace(RESIDENT, ttfb=Duration(1_234_549_999), duration=Duration(50_000))
-        )
+        for record in (RESIDENT, other, odd, RESIDENT):
+            bench.end(record)
         bench.observer.tell()
-    [line] = lines[0]["event"]
-    assert (line.ttfb_s, line.duration_s) == (1.2345, 0.0001)
+    told = [(told["model"], "record" in told) for told in bench.metrics.told]
+    assert told == [("m01", False), ("m01", True), ("m01", True), ("m02", True)]
+    assert [(line["log_level"], len(line["event"])) for line in lines] == [("warning", 1), ("info", 3)]
 
 
 def test_a_record_that_cannot_be_told_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,10 +331,10 @@ def test_a_record_that_cannot_be_told_takes_no_other_with_it(monkeypatch: pytest
 
     monkeypatch.setattr(bench.metrics, "request_finished", fussy)
     with structlog.testing.capture_logs() as lines:
-        for status in (200, 418, 404):
-            bench.observer.finished(msgspec.structs.replace(RESIDENT, status=status))
+        for status in (404, 418, 200):
+            bench.end(RESIDENT, status=status, outcome=Outcome.REJECTED)
         bench.observer.tell()
-    assert bench.codes() == [200, 404]
+    assert bench.codes() == [404, 200]
     [odd, ordinary] = lines
     assert (odd["event"], odd["request_id"]) == ("request_not_told", "abc")
-    assert [line.status for line in ordinary["event"]] == [200, 404]
+    assert [line.status for line in ordinary["event"]] == [404, 418, 200]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from swapd.core.ids import ModelName, seconds
+from swapd.core.ids import ModelName
 from swapd.history import arrivals
 from swapd.history.arrivals import HEADER, KEPT_DAYS, Arrivals
 
@@ -44,8 +44,8 @@ def days(directory: Path) -> list[Path]:
 async def test_a_request_is_written_with_the_time_of_its_arrival_and_of_its_service(tmp_path: Path) -> None:
     told: list[str] = []
     async with record(tmp_path / "a", Wall(), told) as made:
-        made.record(M01, ago=seconds(12.5), served=seconds(2.25))
-        made.record(ModelName('odd,"name'), ago=seconds(1), served=None)
+        made.record([(NOON - 12.5, M01, 2.25)])
+        made.record([(NOON - 1, ModelName('odd,"name'), None)])
         assert await read(made) == f'{HEADER}{NOON - 12.5:.3f},m01,2.250\n{NOON - 1:.3f},"odd,""name",\n'
     [day] = days(tmp_path / "a")
     assert day.name == "arrivals-2023-11-14.csv"
@@ -55,12 +55,12 @@ async def test_a_request_is_written_with_the_time_of_its_arrival_and_of_its_serv
 
 async def test_what_is_recorded_is_there_after_a_restart_and_lines_go_on_where_a_crash_tore_one(tmp_path: Path) -> None:
     async with record(tmp_path, Wall(), []) as made:
-        made.record(M01, ago=seconds(0), served=seconds(1))
+        made.record([(NOON, M01, 1.0)])
     [day] = days(tmp_path)
     with day.open("a") as torn:
         torn.write("1700")
     async with record(tmp_path, Wall(), []) as made:
-        made.record(M01, ago=seconds(0), served=seconds(3))
+        made.record([(NOON, M01, 3.0)])
         assert await read(made) == f"{HEADER}{NOON:.3f},m01,1.000\n1700\n{NOON:.3f},m01,3.000\n"
 
 
@@ -69,7 +69,7 @@ async def test_days_beyond_a_week_are_forgotten(tmp_path: Path) -> None:
     async with record(tmp_path, wall, []) as made:
         for day in range(KEPT_DAYS + 3):
             wall.now = NOON + 86_400 * day
-            made.record(M01, ago=seconds(0), served=seconds(day))
+            made.record([(wall.now, M01, day)])
             assert f",m01,{day}.000\n" in await read(made)
     assert len(days(tmp_path)) == KEPT_DAYS
     assert days(tmp_path)[0].name == "arrivals-2023-11-17.csv"
@@ -80,10 +80,10 @@ async def test_what_comes_while_the_clock_is_years_behind_is_kept_as_well(tmp_pa
     async with record(tmp_path, wall, []) as made:
         for day in range(KEPT_DAYS):
             wall.now = NOON + 86_400 * day
-            made.record(M01, ago=seconds(0), served=seconds(day))
+            made.record([(wall.now, M01, day)])
             await read(made)
         wall.now = 100_000.0
-        made.record(M01, ago=seconds(0), served=seconds(77))
+        made.record([(wall.now, M01, 77.0)])
         assert ",m01,77.000\n" in await read(made)
     assert len(days(tmp_path)) == KEPT_DAYS
 
@@ -91,16 +91,16 @@ async def test_what_comes_while_the_clock_is_years_behind_is_kept_as_well(tmp_pa
 async def test_a_full_day_takes_no_more_and_says_so_once_and_the_next_day_does(tmp_path: Path) -> None:
     wall, told = Wall(), []
     async with record(tmp_path, wall, told) as made:
-        made.record(M01, ago=seconds(0), served=seconds(1))
+        made.record([(wall.now, M01, 1.0)])
         before = await read(made)
         with (tmp_path / "arrivals-2023-11-14.csv").open("r+b") as full:
             full.truncate(arrivals.DAY_BYTES)
         for _ in range(2):
-            made.record(M01, ago=seconds(0), served=seconds(2))
+            made.record([(wall.now, M01, 2.0)])
             await read(made)
         assert [len(told), "16 MiB" in told[0]] == [1, True]
         wall.now += 86_400
-        made.record(M01, ago=seconds(0), served=seconds(3))
+        made.record([(wall.now, M01, 3.0)])
         after = await read(made)
     assert ",2.000" not in after
     assert after.endswith(f"{NOON + 86_400:.3f},m01,3.000\n")
@@ -111,7 +111,7 @@ async def test_a_full_day_takes_no_more_and_says_so_once_and_the_next_day_does(t
 async def test_lines_longer_than_one_reading_stay_whole(tmp_path: Path) -> None:
     async with record(tmp_path, Wall(), []) as made:
         for number in range(100):
-            made.record(ModelName(f"model-{number}"), ago=seconds(0), served=seconds(1))
+            made.record([(NOON, ModelName(f"model-{number}"), 1.0)])
         arrivals._CHUNK, kept = 64, arrivals._CHUNK  # type: ignore[misc]
         try:
             text = await read(made)
@@ -124,7 +124,7 @@ async def test_trouble_with_the_directory_is_reported_and_stands_in_nobodys_way(
     (tmp_path / "file").write_text("")
     told: list[str] = []
     async with record(tmp_path / "file" / "below", Wall(), told) as made:
-        made.record(M01, ago=seconds(0), served=seconds(1))
+        made.record([(NOON, M01, 1.0)])
         assert await read(made) == HEADER
     assert len(told) == 1
     assert "not recorded" in told[0]
@@ -134,7 +134,7 @@ async def test_more_lines_than_fit_in_memory_are_dropped_and_told(tmp_path: Path
     told: list[str] = []
     async with record(tmp_path, Wall(), told) as made:
         for _ in range(arrivals._BUFFERED + 5):
-            made.record(M01, ago=seconds(0), served=None)
+            made.record([(NOON, M01, None)])
         assert len((await read(made)).splitlines()) == arrivals._BUFFERED + 1
         await asyncio.sleep(0)
     assert "faster" in told[0]

@@ -93,7 +93,7 @@ def feed_everything(bench: Bench) -> None:
     metrics.config_reloaded(ok=True)
     metrics.observe(load_finished())
     metrics.observe(FetchEnded(M01, Bytes(300), seconds(30)))
-    metrics.first_byte(seconds(0.2))
+    metrics.first_byte(0.2)
     metrics.observe(Evicted(InstanceId(2), ModelName("m02"), UnloadCause.EVICTED, M01))
     metrics.observe(Evicted(InstanceId(3), M01, UnloadCause.EXITED, None))
     metrics.observe(EvictionBlocked(ModelName("m02"), EvictionBlock.PINNED, M01))
@@ -107,9 +107,9 @@ def feed_everything(bench: Bench) -> None:
             code=200,
             outcome=outcome,
             cold_start=True,
-            duration=seconds(5),
-            queue_wait=seconds(4),
-            first_byte=seconds(4.5),
+            duration_s=5.0,
+            queue_wait_s=4.0,
+            first_byte_s=4.5,
             reason=reason,
             prompt_tokens=7,
             completion_tokens=11,

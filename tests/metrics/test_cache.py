@@ -34,7 +34,7 @@ async def test_stages_that_run_beside_others_are_timed_in_full(bench: Bench) -> 
     )
     stages = {Stage.FETCH: seconds(2), Stage.STOP: seconds(1), Stage.LOAD: seconds(3)}
     bench.metrics.observe(load_finished(stages=stages, timeline=timeline))
-    bench.metrics.first_byte(seconds(0.25))
+    bench.metrics.first_byte(0.25)
     expected = {"queued": 2, "fetch": 8.5, "page_cache": 1, "stop": 1, "load": 3, "first_byte": 0.25}
     assert await stage_sums(bench) == expected
 

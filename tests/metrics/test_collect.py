@@ -1,5 +1,7 @@
 """What each metric counts."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from swapd.core.accounts import Costs
@@ -49,9 +51,9 @@ async def test_tokens_requests_and_latency_are_told_per_model(bench: Bench) -> N
             code=200,
             outcome=Outcome.SERVED,
             cold_start=False,
-            duration=seconds(2),
-            queue_wait=seconds(0.25),
-            first_byte=seconds(0.5),
+            duration_s=2.0,
+            queue_wait_s=0.25,
+            first_byte_s=0.5,
             prompt_tokens=prompt,
             completion_tokens=completion,
         )
@@ -68,15 +70,49 @@ async def test_tokens_requests_and_latency_are_told_per_model(bench: Bench) -> N
     assert series["swapd_time_to_first_byte_seconds_bucket{le=+Inf,start=resident}"] == 3
 
 
+@dataclass
+class Served:
+    """A request as the metrics see it."""
+
+    waited_s: float
+    ttfb_s: float | None
+    duration_s: float
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+async def test_requests_counted_together_make_the_same_page_as_one_by_one(bench: Bench) -> None:
+    served = [Served(0.0, 0.5, 2.0, 7, 11), Served(0.25, 0.0078125, 70.0, None, None), Served(0.0, 999.0, 999.0, 3, 0)]
+    for code in (200, 404):
+        bench.metrics.requests_served(M01, code, served)
+    together = await bench.series()
+    other = Bench()
+    for code in (200, 404):
+        for each in served:
+            other.metrics.request_finished(
+                M01,
+                code=code,
+                outcome=Outcome.SERVED,
+                cold_start=False,
+                duration_s=each.duration_s,
+                queue_wait_s=each.waited_s,
+                first_byte_s=each.ttfb_s,
+                prompt_tokens=each.prompt_tokens,
+                completion_tokens=each.completion_tokens,
+            )
+    one_by_one = await other.series()
+    assert [name for name in together if name.startswith("swapd_") and together[name] != one_by_one[name]] == []
+
+
 async def test_a_model_without_token_counts_has_no_token_series(bench: Bench) -> None:
-    bench.metrics.request_finished(M01, code=200, outcome=Outcome.SERVED, cold_start=False, duration=seconds(1))
+    bench.metrics.request_finished(M01, code=200, outcome=Outcome.SERVED, cold_start=False, duration_s=1.0)
     assert [name for name in await bench.series() if "tokens" in name] == []
 
 
 async def test_a_cold_start_counts_against_its_promise(bench: Bench) -> None:
     for kept in (True, True, False, None):
         bench.metrics.request_finished(
-            M01, code=200, outcome=Outcome.SERVED, cold_start=True, duration=seconds(1), promise_kept=kept
+            M01, code=200, outcome=Outcome.SERVED, cold_start=True, duration_s=1.0, promise_kept=kept
         )
     series = await bench.series()
     assert series["swapd_cold_start_promise_total{kept=true,model=m01}"] == 2
@@ -91,7 +127,7 @@ async def test_a_name_that_a_client_made_up_never_becomes_a_label(bench: Bench) 
             code=404,
             outcome=None,
             cold_start=False,
-            duration=seconds(0.001),
+            duration_s=0.001,
             reason=Rejection.UNKNOWN_MODEL,
         )
     series = await bench.series()
@@ -108,9 +144,9 @@ async def test_every_series_of_a_model_that_leaves_the_configuration_goes(bench:
             code=200,
             outcome=Outcome.CUT,
             cold_start=True,
-            duration=seconds(1),
-            queue_wait=seconds(1),
-            first_byte=seconds(1),
+            duration_s=1.0,
+            queue_wait_s=1.0,
+            first_byte_s=1.0,
             reason=Rejection.DRAINING,
             prompt_tokens=1,
             completion_tokens=1,
@@ -126,14 +162,14 @@ async def test_every_series_of_a_model_that_leaves_the_configuration_goes(bench:
 
 
 async def test_an_answer_the_engine_broke_off_is_told_from_one_that_never_began(bench: Bench) -> None:
-    for first_byte in (None, seconds(1)):
+    for first_byte_s in (None, 1.0):
         bench.metrics.request_finished(
             M01,
-            code=200 if first_byte else 502,
+            code=200 if first_byte_s else 502,
             outcome=Outcome.UPSTREAM_FAILED,
             cold_start=False,
-            duration=seconds(2),
-            first_byte=first_byte,
+            duration_s=2.0,
+            first_byte_s=first_byte_s,
         )
     assert (await bench.series())["swapd_streams_broken_total{model=m01}"] == 1
 

@@ -106,9 +106,9 @@ def fed_with(bench: Bench, names: list[str]) -> None:
                 code=200,
                 outcome=Outcome.SERVED,
                 cold_start=cold_start,
-                duration=seconds(1),
-                queue_wait=seconds(1),
-                first_byte=seconds(1),
+                duration_s=1.0,
+                queue_wait_s=1.0,
+                first_byte_s=1.0,
             )
     known: dict[str, Any] = {
         "measured_bytes": 5,

@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_the_queue_is_removed_at_once(*, gently: bool
             client.writer.close() if gently else client.leave()
             record = await node.settled(1)
         assert node.core.outcomes == [Outcome.CANCELLED]
-        assert (record.status, record.ttfb) == (0, None)
+        assert (record.status, record.ttfb_s) == (0, None)
 
 
 async def test_a_client_that_leaves_before_the_engine_answers_closes_the_engines_connection() -> None:

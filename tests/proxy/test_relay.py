@@ -58,7 +58,7 @@ async def test_a_request_reaches_the_engine_with_the_same_bytes_and_its_answer_c
     assert seen == [("POST", f"{CHAT_PATH}?x=%20a", BODY)]
     assert (record.model, record.status, record.outcome) == ("m01", 200, Outcome.SERVED)
     assert (record.bytes_in, record.bytes_out) == (len(BODY), len('{"ok": true}'))
-    assert record.ttfb is not None
+    assert record.ttfb_s is not None
 
 
 @pytest.mark.parametrize("target", [f"{CHAT_PATH}?a=%zz&b=[1]|^{{", f"{CHAT_PATH}?q=a+b;c=%C3%bc", f"{CHAT_PATH}?=&&a"])

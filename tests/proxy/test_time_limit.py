@@ -73,7 +73,7 @@ async def test_before_the_first_byte_it_is_a_504_in_the_dialect_of_the_route(
         assert error in got
         await until(lambda: engine.closed == 1, "the end of the engine's connection")
         record = await node.settled(1)
-        assert (record.status, record.reason, record.ttfb) == (504, Rejection.UPSTREAM_TIMEOUT, None)
+        assert (record.status, record.reason, record.ttfb_s) == (504, Rejection.UPSTREAM_TIMEOUT, None)
         assert node.core.outcomes == [Outcome.UPSTREAM_FAILED]
         # nothing is tried again: the engine may still be working on it
         assert len(node.core.arrivals) == 1

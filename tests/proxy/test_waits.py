@@ -20,7 +20,7 @@ async def test_a_refusal_after_a_wait_is_recorded_with_the_wait_and_its_start() 
         )
         assert (await client.read_head()).startswith(b"HTTP/1.1 503")
         record = await node.settled(1)
-        assert (record.waited, record.cold_start, record.outcome) == (waited, True, Outcome.REJECTED)
+        assert (record.waited_s, record.cold_start, record.outcome) == (3.0, True, Outcome.REJECTED)
 
 
 async def test_a_refusal_at_once_waited_for_nothing() -> None:
@@ -29,7 +29,7 @@ async def test_a_refusal_at_once_waited_for_nothing() -> None:
         await client.send(post_bytes(CHAT_PATH, BODY))
         await client.read_head()
         record = await node.settled(1)
-        assert (record.waited, record.cold_start) == (0, False)
+        assert (record.waited_s, record.cold_start) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ async def test_a_departure_from_the_queue_is_recorded_with_the_wait_and_what_it_
             client.leave()
             record = await node.settled(1)
         assert record.cold_start is cold
-        assert 0 < record.waited <= record.duration
+        assert 0 < record.waited_s <= record.duration_s
         assert record.outcome is Outcome.CANCELLED

@@ -4,13 +4,15 @@ What a class here says holds until the instance says otherwise: most requests di
 writing out all of them for each is what costs.
 """
 
-from swapd.core.ids import Duration, Instant, ModelName
+from time import time
+
+from swapd.core.ids import SECOND, Instant, ModelName
 from swapd.core.reasons import Rejection
 from swapd.proxy.dialects import Dialect
 from swapd.proxy.front.heads import RequestHead
 from swapd.proxy.front.outlet import Outlet
 from swapd.proxy.gate import Lease
-from swapd.proxy.record import RequestRecord
+from swapd.proxy.record import EVENT, RequestRecord, told_stages
 from swapd.proxy.usage import NOTHING_TOLD, Usage
 
 
@@ -39,28 +41,43 @@ class Account:
 
     def record(self, now: Instant) -> RequestRecord:
         """Return what is to be told of the request, which has ended."""
-        lease, outlet, head, first = self.lease, self.outlet, self.head, self.first_byte
-        grant = lease.grant if lease is not None else None
+        lease, outlet, head, first, usage = self.lease, self.outlet, self.head, self.first_byte, self.usage
+        grant = None if lease is None else lease.grant
+        number, outcome, cold_start, stages = None, None, False, None
+        instance, waited_s, served_s = None, 0.0, None
+        if lease is not None:
+            number, outcome, cold_start, waited_s = (
+                lease.request,
+                lease.outcome,
+                lease.cold_start,
+                lease.waited / SECOND,
+            )
+            if grant is not None:
+                instance, served_s = grant.instance, (now - lease.arrived - grant.waited) / SECOND
+                if cold_start:
+                    stages = told_stages(grant)
         # by position: names cost a microsecond
         return RequestRecord(
-            now,
+            time(),
+            "",
+            EVENT,
             outlet.request_id,
-            lease.request if lease is not None else None,
+            number,
             self.model,
+            instance,
             head.method_name,
             head.path,
             outlet.status,
             self.reason,
-            lease.outcome if lease is not None else None,
-            lease.cold_start if lease is not None else False,
-            lease.waited if lease is not None else Duration(0),
-            None if lease is None or grant is None else Duration(now - lease.arrived - grant.waited),
-            grant.stages if grant is not None else {},
-            grant.instance if grant is not None else None,
-            None if first is None else Duration(first - self.arrived),
-            Duration(now - self.arrived),
+            outcome,
+            cold_start,
+            stages,
+            waited_s,
+            served_s,
+            None if first is None else (first - self.arrived) / SECOND,
+            (now - self.arrived) / SECOND,
             self.size,
             self.bytes_out,
-            self.usage.prompt_tokens,
-            self.usage.completion_tokens,
+            usage.prompt_tokens,
+            usage.completion_tokens,
         )
