@@ -145,7 +145,7 @@ class RequestObserver:
         if record.ttfb_s is None or record.served_s is None or record.instance is None:
             return
         after_grant = max(0.0, record.ttfb_s - (record.duration_s - record.served_s))
-        record.stages = {**(record.stages or {}), Stage.FIRST_BYTE.value: after_grant}
+        record.stages = {**(record.stages or {}), Stage.FIRST_BYTE.value: round(after_grant, 4)}
         self._metrics.first_byte(after_grant)
         ago = self._wall() - float(record.timestamp) + record.duration_s - record.ttfb_s
         self._first_byte(record.instance, ago=seconds(ago))

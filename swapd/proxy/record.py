@@ -62,4 +62,4 @@ class RequestRecord(msgspec.Struct):
 
 def told_stages(grant: Grant) -> dict[str, float]:
     """Return the seconds of each stage that a request went through before its grant."""
-    return {stage.value: duration / SECOND for stage, duration in grant.stages.items()}
+    return {stage.value: round(duration / SECOND, 4) for stage, duration in grant.stages.items()}
