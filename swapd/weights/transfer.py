@@ -9,12 +9,13 @@ Rules:
 """
 
 import threading
-import zlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from isal.isal_zlib import crc32
 
 from swapd.aio.backoff import Backoff
 from swapd.aio.threads import Stop, StoppedError
@@ -195,7 +196,7 @@ class Transfer:
                 if count == 0:
                     raise SourceError(f"the source broke off {partial.file.name} at byte {at} of {partial.file.size}")
                 partial.write(buffer[:count], at)
-                crc = zlib.crc32(buffer[:count], crc)
+                crc = crc32(buffer[:count], crc)
                 at += count
                 with self._lock:
                     self.came += count
