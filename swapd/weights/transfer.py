@@ -117,8 +117,8 @@ class Transfer:
         while at < file.size:
             self._oversee()
             here = partial.wait_beyond(at if digest is not None else min(at + _FOLLOW, file.size) - 1, _LOOK_S)
-            partial.begin_writing()
             if digest is None:
+                partial.begin_writing()
                 at = here
             elif at < here:
                 count = partial.read(buffer[: min(here - at, len(buffer))], at)
@@ -217,6 +217,8 @@ class Transfer:
                     partial.add((at - 1) // partial.block * partial.block, crc)
                     crc = 0
                     self._vain = 0
+                    if partial.file.checksum is not None:  # the calling thread has more to do than this one
+                        partial.begin_writing()
                 delay = self._manner.bucket.take(count)
                 if delay > 0:
                     self._stop.pause(delay)
