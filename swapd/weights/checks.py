@@ -3,9 +3,10 @@
 import ctypes
 import hashlib
 import os
-import zlib
 from pathlib import Path
 from typing import Final, Protocol
+
+from isal.isal_zlib import crc32
 
 from swapd.weights.sources.base import Checksum
 
@@ -47,7 +48,7 @@ def block_crc(descriptor: int, start: int, stop: int, buffer: memoryview) -> int
         count = os.preadv(descriptor, [buffer[: min(len(buffer), stop - at)]], at)
         if count == 0:
             break
-        crc = zlib.crc32(buffer[:count], crc)
+        crc = crc32(buffer[:count], crc)
         at += count
     return crc
 

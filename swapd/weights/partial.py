@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from swapd.aio.threads import Stop
-from swapd.weights.checks import begin_writing, block_bytes, block_crc, read_buffer
+from swapd.weights.checks import MIB, begin_writing, block_bytes, block_crc, read_buffer
 from swapd.weights.sources.base import RemoteFile
 
 _LOCK_PAUSE_S: Final = 0.1
+_BEGIN: Final = 8 * MIB
+"""The disk is told to begin when so much has come."""
 
 
 class Partial:
@@ -41,6 +43,10 @@ class Partial:
         self._crcs: list[int | None] = [None] * -(-file.size // self.block)
         #: blocks from the start without a gap
         self._prefix = 0
+        #: bytes that have come since the disk was told to begin
+        self._fresh = 0
+        #: somebody waits for bytes behind this
+        self._awaited = 0
         self._changed = threading.Condition()
 
     @classmethod
@@ -116,8 +122,10 @@ class Partial:
         os.write(self._journal, b"%d %08x\n" % (block, crc))
         with self._changed:
             self._crcs[block] = crc
+            self._fresh += self.block
             self._advance()
-            self._changed.notify_all()
+            if self._worth_waking():
+                self._changed.notify_all()
 
     def forget(self) -> None:
         """Begin anew. Raises ``OSError``."""
@@ -130,13 +138,24 @@ class Partial:
     def here(self) -> int:
         """Return up to where it is here without a gap."""
         with self._changed:
-            return min(self._prefix * self.block, self.file.size)
+            return self._here()
 
     def wait_beyond(self, at: int, seconds: float) -> int:
-        """Wait for bytes behind ``at``, for some time; return up to where it is here without a gap."""
+        """Wait for bytes behind ``at``, for some time, or until the disk should begin to write.
+
+        Return up to where it is here without a gap.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._prefix * self.block > at, seconds)
-        return self.here()
+            self._awaited = at
+            self._changed.wait_for(self._worth_waking, seconds)
+            return self._here()
+
+    def _worth_waking(self) -> bool:
+        """Tell whether who waits has to do something: waking it for each block takes turns of the processors."""
+        return self._here() > self._awaited or self._fresh >= _BEGIN
+
+    def _here(self) -> int:
+        return min(self._prefix * self.block, self.file.size)
 
     def read(self, buffer: memoryview, at: int) -> int:
         """Read back what is here. Raises ``OSError``."""
@@ -145,8 +164,12 @@ class Partial:
     def begin_writing(self) -> None:
         """Let the disk begin with what has come, or all would have to be waited for at the end. May block.
 
-        Raises ``FileNotFoundError`` if somebody has removed it.
+        Nothing is done before enough has come. Raises ``FileNotFoundError`` if somebody has removed it.
         """
+        with self._changed:
+            if self._fresh < _BEGIN:
+                return
+            self._fresh = 0
         self._assert_there()
         begin_writing(self._data)
 

@@ -29,7 +29,7 @@ class CacheSettings:
     max_parallel_fetches: int = 2
     #: for all fetches together, bytes a second; ``None``: no limit
     bandwidth: Bytes | None = None
-    #: connections of one fetch
+    #: most connections of one fetch, see ``ramp``
     connections: int = 4
     #: a source that says nothing for this long has broken off
     source_timeout: Duration = Duration(30 * SECOND)

@@ -1,37 +1,37 @@
 """Brings the files of one copy here: several connections fetch, the calling thread follows with checksums.
 
 Rules:
-* Work is cut into stretches, handed out from the front, so that the checksum can follow closely behind. The last
-  connections share one large file as well as many small ones.
+* The calling thread decides how many connections there are (``ramp``), and what they bring is handed out to them
+  (``stretches``). One that is no longer wanted ends at the end of its stretch.
 * A connection that breaks is made again where it was. The fetch fails when nothing at all has come for so many tries,
   or at once when the source says that it has no more to say.
 * Another version at the source ends the transfer: its caller lists again.
 """
 
 import threading
-import zlib
-from collections import deque
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from isal.isal_zlib import crc32
+
 from swapd.aio.backoff import Backoff
 from swapd.aio.threads import Stop, StoppedError
+from swapd.core.ids import Instant
 from swapd.weights.bucket import Bucket
 from swapd.weights.checks import MIB, digest_for, read_buffer
 from swapd.weights.partial import Partial
+from swapd.weights.ramp import Ramp
 from swapd.weights.sources.base import ChangedError, RemoteFile, Source, SourceError
+from swapd.weights.stretches import Stretch, Stretches, resumable
 
-_LEAST_STRETCH: Final = 16 * MIB
-_MOST_STRETCH: Final = 256 * MIB
-_STRETCHES: Final = 32
-"""A file is cut into about as many, within the limits."""
 _READ: Final = MIB
 """As much as a block at least has: it is written at once, with one checksum and one line in the journal."""
-_BEGIN: Final = 8 * MIB
-"""So often is the disk told to begin with what has come."""
-_LOOK_S: Final = 0.5
+_FOLLOW: Final = 8 * MIB
+"""Without a checksum the calling thread looks after so much again."""
+_LOOK_S: Final = 0.25
 _JOIN_S: Final = 10.0
 
 
@@ -43,6 +43,7 @@ class CorruptError(Exception):
 class Manner:
     """How a transfer goes about it."""
 
+    #: as many as it may have
     connections: int
     #: tries without a byte before it fails
     retries: int
@@ -61,13 +62,6 @@ class Arrived:
     crcs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    partial: Partial
-    start: int
-    stop: int
-
-
 class Transfer:
     """One run of one fetch; ``run`` blocks and belongs on a thread of its own."""
 
@@ -78,8 +72,14 @@ class Transfer:
         self._manner = manner
         self._outer = stop
         self._stop = Stop()
-        self._work: deque[_Stretch] = deque()
+        self._ramp = Ramp(manner.connections)
+        self._work = Stretches()
+        self._threads: list[threading.Thread] = []
+        #: guards what follows, and the work
         self._lock = threading.Lock()
+        #: connections that there should be, and that there are
+        self._wanted = self._ramp.connections
+        self._running = 0
         self._error: BaseException | None = None
         #: tries in a row after which no block had come, by whichever connection
         self._vain = 0
@@ -91,30 +91,21 @@ class Transfer:
         """Bring all files. Raises ``SourceError``, ``CorruptError``, ``OSError``, ``StoppedError``."""
         self._outer.waking(self._stop)
         partials: list[Partial] = []
-        threads: Sequence[threading.Thread] = ()
         try:
             for file, directory in self._files:
                 partial = Partial.open(directory, file, self._stop)
                 partials.append(partial)
                 self.present += partial.present
-                self._work.extend(_stretches(partial))
-            threads = self._start()
+                self._work.add(partial)
             return tuple(self._finish(partial) for partial in partials)
         finally:
             self._outer.not_waking(self._stop)
             self._stop()
-            for thread in threads:
+            for thread in self._threads:
                 thread.join(_JOIN_S)
-            if not any(thread.is_alive() for thread in threads):  # else one may still write: its lock must stay
+            if not any(thread.is_alive() for thread in self._threads):  # else one may still write: its lock must stay
                 for partial in partials:
                     partial.close()
-
-    def _start(self) -> Sequence[threading.Thread]:
-        count = min(self._manner.connections, len(self._work))
-        threads = [threading.Thread(target=self._run, name=f"swapd-fetch-{n}", daemon=True) for n in range(count)]
-        for thread in threads:
-            thread.start()
-        return threads
 
     # On the calling thread:
 
@@ -122,20 +113,16 @@ class Transfer:
         """Wait for a file, and for its checksum; make it durable."""
         file = partial.file
         digest = digest_for(file.checksum, file.size) if file.checksum is not None else None
-        buffer, at, begun = read_buffer(), 0, 0
+        buffer, at = read_buffer(), 0
         while at < file.size:
-            here = partial.wait_beyond(at, _LOOK_S)
-            if here - begun >= _BEGIN:
+            self._oversee()
+            here = partial.wait_beyond(at if digest is not None else min(at + _FOLLOW, file.size) - 1, _LOOK_S)
+            if digest is None:
                 partial.begin_writing()
-                begun = here
-            if self._error is not None:
-                raise self._error
-            self._stop.check()
-            while at < here:
-                count = here - at
-                if digest is not None:
-                    count = partial.read(buffer[: min(count, len(buffer))], at)
-                    digest.update(buffer[:count])
+                at = here
+            elif at < here:
+                count = partial.read(buffer[: min(here - at, len(buffer))], at)
+                digest.update(buffer[:count])
                 at += count
         if digest is not None and file.checksum is not None and digest.hexdigest() != file.checksum.digest.lower():
             partial.forget()
@@ -143,6 +130,20 @@ class Transfer:
             raise CorruptError(f"{file.name} has come with {told}")
         partial.sync()
         return Arrived(file, partial.data_path, partial.block, partial.crcs)
+
+    def _oversee(self) -> None:
+        """End if a connection has failed; see to it that there are as many as there should be."""
+        if self._error is not None:
+            raise self._error
+        self._stop.check()
+        self._wanted = self._ramp.look(Instant(time.monotonic_ns()), self.came)
+        with self._lock:
+            count = min(self._wanted - self._running, len(self._work))
+            self._running += max(0, count)
+        for _ in range(count):
+            thread = threading.Thread(target=self._run, name=f"swapd-fetch-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     # On the connections' threads:
 
@@ -158,33 +159,46 @@ class Transfer:
                 self._error = self._error or error
             self._stop()
 
-    def _next(self) -> _Stretch | None:
+    def _next(self) -> Stretch | None:
         with self._lock:
-            return self._work.popleft() if self._work else None
+            stretch = self._work.take() if self._running <= self._wanted else None
+            if stretch is None:
+                self._running -= 1
+            return stretch
 
-    def _fetch(self, stretch: _Stretch, buffer: memoryview) -> None:
+    def _reach(self, stretch: Stretch, stop: int) -> int:
+        """Return up to where to ask: one that is alone goes on and on."""
+        with self._lock:
+            return self._work.reach(stretch) if self._wanted == 1 and stop == stretch.stop else stop
+
+    def _goes_on(self, stretch: Stretch) -> bool:
+        with self._lock:
+            return self._running <= self._wanted and self._work.go_on(stretch)
+
+    def _fetch(self, stretch: Stretch, buffer: memoryview) -> None:
         """Bring one stretch, with as many tries as it takes."""
         partial, tries = stretch.partial, 0
         while (gap := partial.missing(stretch.start, stretch.stop)) is not None:
             came = self.came
             try:
-                self._stream(partial, *gap, buffer)
+                self._stream(stretch, *gap, buffer)
             except SourceError as error:
                 self._stop.check()
                 tries = 0 if self.came > came else tries + 1
                 if error.permanent or isinstance(error, ChangedError) or not self._may_try_again():
                     raise
                 self._stop.pause(max(error.after_s, self._manner.pauses.delay(max(0, tries - 1))))
-                if not _resumable(partial.file):
+                if not resumable(partial):
                     partial.forget()
 
     def _may_try_again(self) -> bool:
         with self._lock:
             self._vain += 1
-            return self._vain <= self._manner.retries * self._manner.connections
+            return self._vain <= self._manner.retries * self._running
 
-    def _stream(self, partial: Partial, start: int, stop: int, buffer: memoryview) -> None:
-        stream = self._source.open(partial.file, start, stop)
+    def _stream(self, stretch: Stretch, start: int, stop: int, buffer: memoryview) -> None:
+        partial, reach = stretch.partial, self._reach(stretch, stop)
+        stream = self._source.open(partial.file, start, reach)
         self._stop.waking(stream.close)
         try:
             at, crc = start, 0
@@ -195,7 +209,7 @@ class Transfer:
                 if count == 0:
                     raise SourceError(f"the source broke off {partial.file.name} at byte {at} of {partial.file.size}")
                 partial.write(buffer[:count], at)
-                crc = zlib.crc32(buffer[:count], crc)
+                crc = crc32(buffer[:count], crc)
                 at += count
                 with self._lock:
                     self.came += count
@@ -203,30 +217,13 @@ class Transfer:
                     partial.add((at - 1) // partial.block * partial.block, crc)
                     crc = 0
                     self._vain = 0
+                    if partial.file.checksum is not None:  # the calling thread has more to do than this one
+                        partial.begin_writing()
                 delay = self._manner.bucket.take(count)
                 if delay > 0:
                     self._stop.pause(delay)
+                if at == stop < reach and self._goes_on(stretch):
+                    stop = stretch.stop
         finally:
             self._stop.not_waking(stream.close)
             stream.close()
-
-
-def _resumable(file: RemoteFile) -> bool:
-    return file.ranges and file.recognisable
-
-
-def _stretches(partial: Partial) -> Iterable[_Stretch]:
-    """Cut what is missing; a file that cannot be had in parts is one piece."""
-    file = partial.file
-    if not _resumable(file):
-        if partial.missing(0, file.size) is not None:
-            yield _Stretch(partial, 0, file.size)
-        return
-    length = max(_LEAST_STRETCH, min(_MOST_STRETCH, file.size // _STRETCHES))
-    length -= length % partial.block
-    at = 0
-    while at < file.size and (gap := partial.missing(at, file.size)) is not None:
-        start, stop = gap
-        for begin in range(start, stop, length):
-            yield _Stretch(partial, begin, min(begin + length, stop))
-        at = -(-stop // partial.block) * partial.block

@@ -35,6 +35,9 @@ class Server:
     #: path and Range header of each request
     asked: list[tuple[str, str]] = field(default_factory=list)
     sent: int = 0
+    #: answers on their way, now and at most at the same time
+    answering: int = 0
+    most_answering: int = 0
     headers: list[dict[str, str]] = field(default_factory=list)
     #: answers to the next requests, before the file itself
     refusals: list[int] = field(default_factory=list)
@@ -83,17 +86,22 @@ class Server:
         await response.prepare(request)
         if self.gate is not None and not probe:
             await self.gate.wait()
-        for at in range(start, stop, PIECE):
-            piece = blob.content[at : min(at + PIECE, stop)]
-            if cut is not None and at - start + len(piece) > cut:
-                assert request.transport is not None
-                request.transport.abort()
-                return response
-            await response.write(piece)
-            self.sent += len(piece)
-            self.on_sent()
-            if self.rate is not None:
-                await asyncio.sleep(len(piece) / self.rate)
+        self.answering += 1
+        self.most_answering = max(self.most_answering, self.answering)
+        try:
+            for at in range(start, stop, PIECE):
+                piece = blob.content[at : min(at + PIECE, stop)]
+                if cut is not None and at - start + len(piece) > cut:
+                    assert request.transport is not None
+                    request.transport.abort()
+                    return response
+                if self.rate is not None:
+                    await asyncio.sleep(len(piece) / self.rate)
+                await response.write(piece)
+                self.sent += len(piece)
+                self.on_sent()
+        finally:
+            self.answering -= 1
         return response
 
 

@@ -148,3 +148,35 @@ def test_what_is_no_partial_at_all_is_removed_too(path: Path) -> None:
     (path / "data").write_bytes(b"left by hand")
     assert discard(path)
     assert not path.exists()
+
+
+def test_the_disk_begins_with_what_has_come_wherever_it_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr("swapd.weights.partial.begin_writing", begun.append)
+    partial = opened(tmp_path / "large", RemoteFile("large", Bytes(64 * MIB), "somewhere", "v1"))
+    for block in range(20, 27):
+        partial.add(block * MIB, 0)
+        partial.begin_writing()
+    assert begun == []
+    partial.add(40 * MIB, 0)
+    assert partial.wait_beyond(0, threading.TIMEOUT_MAX) == 0  # nothing lies there: it is woken for the disk
+    partial.begin_writing()
+    partial.begin_writing()
+    assert len(begun) == 1
+    partial.close()
+
+
+def test_who_waits_is_woken_by_the_block_that_was_waited_for(path: Path) -> None:
+    partial = opened(path)
+    add(partial, 0)
+    found: list[int] = []
+    wait = partial.wait_beyond
+    waiting = threading.Thread(target=lambda: found.append(wait(2 * MIB, threading.TIMEOUT_MAX)), daemon=True)
+    waiting.start()
+    for block in (1, 3, 2):
+        add(partial, block)
+    waiting.join(60)
+    assert found == [FILE.size]
+    partial.close()
