@@ -250,7 +250,8 @@ class ClientConnection(asyncio.Protocol):
             self._owe(BODY)
             if length > LARGE:
                 assert self._transport is not None
-                self._transport.set_protocol(BodyReceiver(self, self._server.take_memory(), length, data))
+                memory = self._server.take_memory(length)
+                self._transport.set_protocol(BodyReceiver(self, exchange.read_while_it_comes(), memory, length, data))
             else:
                 self._body = bytearray(data)
 
@@ -287,6 +288,16 @@ class ClientConnection(asyncio.Protocol):
         self._owes = NOTHING
         self._transport.set_protocol(self)
         _ = asyncio.get_running_loop().call_soon(self._begin, self._exchange, body)
+
+    def rest(self) -> None:
+        """Read no more of a large body in this turn: to look at what has come has taken a while."""
+        assert self._transport is not None
+        self._transport.pause_reading()
+        _ = asyncio.get_running_loop().call_soon(self._rested, self._transport)
+
+    def _rested(self, transport: asyncio.Transport) -> None:
+        if not self._reading_paused and not transport.is_closing():
+            transport.resume_reading()
 
     def _begin(self, exchange: FrontExchange, body: memoryview) -> None:
         if self._exchange is not exchange:
