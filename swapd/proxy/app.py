@@ -8,10 +8,10 @@ browsers to read answers across origins, and nothing on this port controls the n
 import dataclasses
 from typing import Final
 
-import msgspec
 import structlog
 from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
 
+from swapd.aio.turns import in_turns
 from swapd.proxy import models_api
 from swapd.proxy.body import Body
 from swapd.proxy.budget import Budget
@@ -133,11 +133,11 @@ class FrontDoor:
                 dialect=match.route.dialect,
             )
             return await serve(self._desk, exchange)
-        return self._own(match, request_id)
+        return await self._own(match, request_id)
 
-    def _own(self, match: Match, request_id: str) -> web.Response:
+    async def _own(self, match: Match, request_id: str) -> web.Response:
         try:
-            body = msgspec.json.encode(models_api.answer(self._desk.services, match))
+            body = await in_turns(models_api.answer_in_steps(self._desk.services, match))
         except RefusedError as error:
             return self._error(error.failure, match.route.dialect, request_id)
         headers = {HEADER: request_id, hdrs.SERVER: "swapd"}

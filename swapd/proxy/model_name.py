@@ -25,7 +25,7 @@ MAX_NAME_LENGTH: Final = 256
 """Characters."""
 _TOLERANT_LIMIT: Final = 256 << 10
 _TOLERATED: Final = (b"NaN", b"Infinity", b"\\ud", b"\\uD")
-_UTF8_BLOCK: Final = 1 << 20
+_UTF8_BLOCK: Final = 128 << 10
 _UNSET: Final = msgspec.Raw(b"")
 
 
@@ -65,8 +65,11 @@ def read_plain(body: bytes) -> PlainFields | None:
     return fields if fields.model else None
 
 
-def read_json(body: bytes | bytearray | memoryview) -> BodyFields:
-    """Return model and stream flag of a JSON body; raises ``RefusedError`` with a sentence for the client."""
+def read_json(body: bytes | bytearray | memoryview, *, tolerant: bool = True) -> BodyFields:
+    """Return model and stream flag of a JSON body; raises ``RefusedError`` with a sentence for the client.
+
+    Not ``tolerant``: what only engines' parsers read is refused whatever its size.
+    """
     _check_utf8(body)
     has_mark = body[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8
     view = memoryview(body)[len(codecs.BOM_UTF8) :] if has_mark else body
@@ -77,7 +80,7 @@ def read_json(body: bytes | bytearray | memoryview) -> BodyFields:
     except RecursionError:
         raise refuse("The body's JSON is nested too deeply.") from None
     except msgspec.DecodeError as error:
-        return _read_tolerantly(view, str(error))
+        return _read_tolerantly(view if tolerant else b"", str(error))
     raw = bytes(fields.model)
     if not raw:
         return BodyFields(None, bytes(fields.stream) == b"true")
@@ -119,11 +122,10 @@ def _check_utf8(body: bytes | bytearray | memoryview) -> None:
     """Raise ``RefusedError`` unless the body is UTF-8; in blocks, so that no second copy of it comes to be."""
     if not isinstance(body, memoryview) and body.isascii():
         return
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    view = memoryview(body)
+    view, start = memoryview(body), 0
     try:
-        for start in range(0, len(view), _UTF8_BLOCK):
-            decoder.decode(view[start : start + _UTF8_BLOCK])
-        decoder.decode(b"", final=True)
+        while start < len(view):
+            end = start + _UTF8_BLOCK
+            start += codecs.utf_8_decode(view[start:end], "strict", end >= len(view))[1]
     except UnicodeDecodeError:
         raise refuse("The body must be encoded in UTF-8.") from None

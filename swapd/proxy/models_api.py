@@ -5,9 +5,11 @@ Nothing here starts, keeps or delays a model. Every configured model and alias i
 came from.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
+
+import msgspec
 
 import swapd
 from swapd.core.ids import SECOND, Duration, ModelName
@@ -19,6 +21,8 @@ from swapd.proxy.naming import name_in_path
 from swapd.proxy.routes import Kind, Match
 from swapd.proxy.services import ListedModel, Services
 
+#: of these the answer grows with the node
+LISTINGS: Final = frozenset({Kind.MODELS, Kind.OLLAMA_TAGS})
 _ABSENT: Final = "absent"
 _CACHED: Final = "cached"
 _FAILED: Final = "failed"
@@ -26,18 +30,40 @@ _RESIDENT: Final = frozenset({State.READY, State.DRAINING})
 _ASLEEP: Final = frozenset({State.SLEEPING, State.ASLEEP, State.WAKING})
 
 
-def answer(services: Services, match: Match) -> dict[str, Any]:
-    """Return the JSON object for a route of swapd's own; raises ``RefusedError``."""
+def answer_in_steps(services: Services, match: Match) -> Generator[None, None, bytes]:
+    """Build the answer for a route of swapd's own in small steps, between which the node may change; return its JSON.
+
+    Raises ``RefusedError``.
+    """
+    match match.route.kind:
+        case Kind.MODELS:
+            return b'{"object":"list","data":[%b]}' % (yield from _joined(_listing(services)))
+        case Kind.OLLAMA_TAGS:
+            return b'{"models":[%b]}' % (yield from _joined(_tags(services)))
+        case _:
+            return answer(services, match)
+
+
+def answer(services: Services, match: Match) -> bytes:
+    """Return the answer for a route of swapd's own that is not among ``LISTINGS``; raises ``RefusedError``."""
+    return msgspec.json.encode(_one_object(services, match))
+
+
+def _joined(entries: Iterator[dict[str, Any]]) -> Generator[None, None, bytes]:
+    written = []
+    for entry in entries:
+        written.append(msgspec.json.encode(entry))
+        yield
+    return b",".join(written)
+
+
+def _one_object(services: Services, match: Match) -> dict[str, Any]:
     name = match.path_name or ""
     match match.route.kind:
         case Kind.HEALTH:
             return {"status": "ok"}
-        case Kind.MODELS:
-            return {"object": "list", "data": list(_listing(services))}
         case Kind.MODEL:
             return _one(services, name)
-        case Kind.OLLAMA_TAGS:
-            return {"models": list(_tags(services))}
         case Kind.OLLAMA_VERSION:
             return {"version": swapd.__version__}
         case Kind.TRITON_MODEL:
@@ -45,8 +71,8 @@ def answer(services: Services, match: Match) -> dict[str, Any]:
             return {"name": model, "versions": ["1"], "platform": "swapd", "inputs": [], "outputs": []}
         case Kind.TRITON_READY:
             return _triton_ready(services, name)
-        case Kind.INFERENCE | Kind.UPSTREAM | Kind.WEBSOCKET as kind:
-            raise AssertionError(f"{kind} is not answered from memory")
+        case Kind.INFERENCE | Kind.UPSTREAM | Kind.WEBSOCKET | Kind.MODELS | Kind.OLLAMA_TAGS as kind:
+            raise AssertionError(f"{kind} is not answered by one object from memory")
 
 
 def state_of(offer: Offer | None) -> str:

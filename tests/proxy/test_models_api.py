@@ -6,12 +6,14 @@ import aiohttp
 import pytest
 
 import swapd
+from swapd.aio.turns import at_once
 from swapd.core.catalog import Source
 from swapd.core.ids import Bytes, Instant, seconds
 from swapd.core.reasons import State
+from swapd.proxy.models_api import answer_in_steps
 from swapd.proxy.routes import EXACT, find
 from tests.fakes.node_views import instance_view
-from tests.proxy.harness import running
+from tests.proxy.harness import raw_client, running, until
 
 
 async def test_every_model_and_alias_is_listed_with_its_state() -> None:
@@ -99,6 +101,49 @@ async def test_ollamas_lists_and_the_health_of_the_port() -> None:
         async with client.head(f"{node.url}/health") as answer:
             assert answer.status == 200
             assert await answer.read() == b""
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/api/tags"])
+async def test_a_list_is_built_in_a_step_for_each_entry(path: str) -> None:
+    async with running() as node:
+        match = find(path)
+        assert match is not None
+        services = node.front._desk.services
+        steps = answer_in_steps(services, match)
+        assert [step for _, step in zip(range(5), steps, strict=False)] == [None] * 5
+        with pytest.raises(StopIteration) as done:
+            next(steps)
+        assert done.value.value == at_once(answer_in_steps(services, match))
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 200_000])
+async def test_what_is_asked_behind_a_list_is_answered_behind_it(body: bytes) -> None:
+    async with running() as node, raw_client(node.port) as client:
+        ask = b"GET /v1/models HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await client.send((ask + body) * 3 + b"GET /health HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+        got = await client.read_all()
+        assert [part[:1] for part in got.split(b'{"object":"list"')[1:]] == [b","] * 3
+        assert got.endswith(b'{"status":"ok"}')
+
+
+async def test_a_client_that_does_not_wait_for_a_list_leaves_nothing() -> None:
+    async with running() as node:
+        for _ in range(20):
+            async with raw_client(node.port) as client:
+                await client.send(b"GET /v1/models HTTP/1.1\r\nHost: node\r\n\r\n")
+        await until(lambda: not len(node.tasks))
+        assert not node.failures
+
+
+async def test_a_list_that_fails_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as node, raw_client(node.port) as client:
+
+        def broken(_: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(type(node.front._desk.services.directory), "models", broken)
+        await client.send(b"GET /v1/models HTTP/1.1\r\nHost: node\r\n\r\n")
+        assert (await client.read_all()).startswith(b"HTTP/1.1 500")
 
 
 async def test_tritons_questions_are_answered_without_loading() -> None:

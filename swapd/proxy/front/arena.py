@@ -9,16 +9,19 @@ from typing import Final, Protocol
 
 from typing_extensions import override
 
+from swapd.proxy.gist import ENOUGH, Gist
+
 LARGE: Final = 64 << 10
 """Larger bodies come here."""
 _FIRST: Final = 256 << 10
 _STEP: Final = 4 << 20
 """Memory grows twofold up to this step, then by it."""
+_READ: Final = 512 << 10
+"""At once."""
 _BEYOND: Final = 4 << 10
 """So much is read behind a body, that what came with its end is seen before the request is served."""
-_KEPT_SIZE: Final = 4 << 20
-_KEPT: Final = 2
-"""Memory that lies idle is bounded: so many pieces, each of at most that size."""
+_MOST_IDLE: Final = 32 << 20
+"""Bytes of memory that lie idle, together."""
 
 
 class Arena:
@@ -27,13 +30,18 @@ class Arena:
     def __init__(self) -> None:
         self._idle: list[bytearray] = []
 
-    def take(self) -> bytearray:
-        """Return memory of any size."""
-        return self._idle.pop() if self._idle else bytearray(_FIRST)
+    def take(self, length: int) -> bytearray:
+        """Return memory for a body of so many bytes: the least that has room, or else the largest that there is."""
+        idle = self._idle
+        if not idle:
+            return bytearray(_FIRST)
+        sizes = [len(memory) for memory in idle]
+        with_room = [size for size in sizes if size >= length + _BEYOND]
+        return idle.pop(sizes.index(min(with_room) if with_room else max(sizes)))
 
     def give(self, memory: bytearray) -> None:
-        """Keep memory for the next body, if it is not too much; nobody may look at it any more."""
-        if len(memory) <= _KEPT_SIZE and len(self._idle) < _KEPT:
+        """Keep memory for another body, if it is not too much; nobody may look at it any more."""
+        if sum(map(len, self._idle)) + len(memory) <= _MOST_IDLE:
             self._idle.append(memory)
 
 
@@ -45,6 +53,9 @@ class Owner(Protocol):
 
     def body_complete(self, body: memoryview) -> None:
         """Take over the whole body, and the transport."""
+
+    def rest(self) -> None:
+        """Read no more in this turn of the loop."""
 
     def pause_writing(self) -> None:
         """See ``asyncio.Protocol``."""
@@ -59,10 +70,14 @@ class Owner(Protocol):
 class BodyReceiver(asyncio.BufferedProtocol):
     """Receives one body."""
 
-    __slots__ = ("_at", "_length", "_memory", "_owner", "_view")
+    __slots__ = ("_at", "_gist", "_length", "_memory", "_owner", "_view", "_work")
 
-    def __init__(self, owner: Owner, memory: bytearray, length: int, first: bytes) -> None:
+    def __init__(self, owner: Owner, gist: Gist | None, memory: bytearray, length: int, first: bytes) -> None:
+        """``first`` has come of it; ``gist`` looks at it, if anybody has to."""
         self._owner = owner
+        self._gist = gist
+        #: since reading rested
+        self._work = 0
         self._length = length
         self._memory = memory
         self._at = len(first)
@@ -77,14 +92,19 @@ class BodyReceiver(asyncio.BufferedProtocol):
             self._view.release()
             self._grow()
             self._view = memoryview(self._memory)
-        return self._view[self._at : self._length + _BEYOND]
+        return self._view[self._at : min(self._at + _READ, self._length + _BEYOND)]
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
         count = min(nbytes, self._length - self._at)
         self._at += nbytes
         wanted = self._owner.body_came(count, bytes(self._view[self._length : self._at]))
+        if wanted and self._gist is not None:
+            self._work += self._gist.look(self._memory, min(self._at, self._length))
         if wanted and self._at < self._length:
+            if self._work >= ENOUGH:
+                self._work = 0
+                self._owner.rest()
             return
         body = self._view[: self._length]
         # the transport may remember its former protocol for long

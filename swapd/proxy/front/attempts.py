@@ -26,6 +26,7 @@ from swapd.proxy.front.pool import EnginePool
 from swapd.proxy.front.sink import Sink
 from swapd.proxy.front.surroundings import Client, Door
 from swapd.proxy.front.understand import understand
+from swapd.proxy.gist import Gist
 from swapd.proxy.model_name import read_plain
 
 # on Python 3.11 a member costs ten times as much as a global
@@ -39,6 +40,8 @@ class Attempts(Account, Sink):
     _booked = 0
     #: ``None``: it is not complete, or has been let go
     _body: Body | None = None
+    #: has looked at a large body while it came
+    _gist: Gist | None = None
     _engine: EngineConnection | None = None
     #: not to be sent on a pooled connection: that may be why the first attempt failed
     _fresh = False
@@ -84,6 +87,13 @@ class Attempts(Account, Sink):
         self.size += count
         self._booked += count
         return True
+
+    def read_while_it_comes(self) -> Gist | None:
+        """Return what is to look at a large body; ``None``: nobody has to read it."""
+        match = self.head.match
+        if match is not None and match.path_name is None:
+            self._gist = Gist()
+        return self._gist
 
     def withdraw(self) -> bytes:
         """Forget the request, which is not complete yet; return its head as received."""
@@ -132,7 +142,7 @@ class Attempts(Account, Sink):
         plain = read_plain(body) if head.is_ordinary and type(body) is bytes else None
         model = None if plain is None else services.directory.resolve(plain.model)
         if plain is None or model is None:
-            model, priority, streams, self._target, self.dialect = understand(services, head, body)
+            model, priority, streams, self._target, self.dialect = understand(services, head, body, self._gist)
         else:
             priority, streams = _HIGH, plain.stream
         self.model = model

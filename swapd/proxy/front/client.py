@@ -18,7 +18,7 @@ from swapd.proxy.front.debts import BODY, HEAD, NOTHING, REFUSED, Owes, is_late
 from swapd.proxy.front.exchange import FrontExchange
 from swapd.proxy.front.heads import RequestHead, could_begin, could_follow, read_head
 from swapd.proxy.front.outlet import Outlet
-from swapd.proxy.front.own import answer_here
+from swapd.proxy.front.own import Listing, answer_here, is_listing
 from swapd.proxy.front.surroundings import Server
 from swapd.proxy.request_id import OWN, request_id_of
 from swapd.proxy.routes import Kind
@@ -53,7 +53,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._exchange: FrontExchange | None = None
+        self._exchange: FrontExchange | Listing | None = None
         #: the latest, of which the next one may be a repetition
         self._head: RequestHead | None = None
         #: bytes that have come and are not looked at yet
@@ -188,6 +188,10 @@ class ClientConnection(asyncio.Protocol):
         if match is not None and match.route.kind is _WEBSOCKET:
             self._hand_over(data)
             return True
+        if match is not None and is_listing(match, head.method_name):
+            self._held, self._exchange = data[start:], Listing(server.desk, self, outlet, match)
+            self._exchange.begin()
+            return True
         if not answer_here(server.desk, outlet, match, method=head.method_name, path=head.path):
             return False
         self._after(data[start:], keep_alive=outlet.keep_alive)
@@ -250,14 +254,15 @@ class ClientConnection(asyncio.Protocol):
             self._owe(BODY)
             if length > LARGE:
                 assert self._transport is not None
-                self._transport.set_protocol(BodyReceiver(self, self._server.take_memory(), length, data))
+                memory = self._server.take_memory(length)
+                self._transport.set_protocol(BodyReceiver(self, exchange.read_while_it_comes(), memory, length, data))
             else:
                 self._body = bytearray(data)
 
     def _read_body(self, data: bytes) -> None:
         body, exchange = self._body, self._exchange
         assert body is not None
-        assert exchange is not None
+        assert isinstance(exchange, FrontExchange)
         data, beyond = data[: self._left], data[self._left :]
         if self.body_came(len(data), beyond):
             body += data
@@ -270,7 +275,7 @@ class ClientConnection(asyncio.Protocol):
 
     def body_came(self, count: int, beyond: bytes = b"") -> bool:
         """Take it that bytes of the body have come, perhaps with some beyond; ``False``: no more of it is wanted."""
-        assert self._exchange is not None
+        assert isinstance(self._exchange, FrontExchange)
         self._left -= count
         self._held = beyond
         if not self._exchange.book(count):
@@ -283,10 +288,20 @@ class ClientConnection(asyncio.Protocol):
     def body_complete(self, body: memoryview) -> None:
         """Serve the request of a large body, in a turn of its own: to receive and to read it takes a while each."""
         assert self._transport is not None
-        assert self._exchange is not None
+        assert isinstance(self._exchange, FrontExchange)
         self._owes = NOTHING
         self._transport.set_protocol(self)
         _ = asyncio.get_running_loop().call_soon(self._begin, self._exchange, body)
+
+    def rest(self) -> None:
+        """Read no more of a large body in this turn: to look at what has come has taken a while."""
+        assert self._transport is not None
+        self._transport.pause_reading()
+        _ = asyncio.get_running_loop().call_soon(self._rested, self._transport)
+
+    def _rested(self, transport: asyncio.Transport) -> None:
+        if not self._reading_paused and not transport.is_closing():
+            transport.resume_reading()
 
     def _begin(self, exchange: FrontExchange, body: memoryview) -> None:
         if self._exchange is not exchange:
@@ -307,7 +322,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, failure: Failure, *, close: bool = False) -> None:
         """Answer before the body is complete; what is still to come of it is read and dropped."""
         exchange, transport = self._exchange, self._transport
-        assert exchange is not None
+        assert isinstance(exchange, FrontExchange)
         assert transport is not None
         if self._owes is BODY and self._body is None:
             transport.set_protocol(self)

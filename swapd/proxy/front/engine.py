@@ -25,7 +25,9 @@ _JOINED: Final = 16 << 10
 _MOST_PASSED: Final = 8
 """So many chunks are told at once: to look at several costs as much as to look at one."""
 _SLICE: Final = 256 << 10
-"""Written at once; small enough that other streams do not wait for it."""
+"""Written at once."""
+_MOST_SLICES: Final = 4
+"""In one turn of the loop, that other streams do not wait for it."""
 
 
 class _State(enum.Enum):
@@ -246,11 +248,14 @@ class EngineConnection(asyncio.Protocol):
     # ── the request ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _write_on(self) -> None:
-        """Write slice after slice until the transport has enough; it says when it wants more."""
-        while self._unsent is not None and not self._full:
+        """Write slices until the transport has enough, which says when it wants more, or others want the loop."""
+        for _ in range(_MOST_SLICES):
+            if self._unsent is None or self._full:
+                return
             piece, rest = self._unsent[:_SLICE], self._unsent[_SLICE:]
             self._unsent = rest if len(rest) else None
             self.transport.write(piece)
+        _ = asyncio.get_running_loop().call_soon(self._write_on)
 
     # ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -79,9 +79,9 @@ class FrontServer(HttpServer):
             pool = self.pools[instance] = EnginePool(endpoint, self.desk.settings.connect_timeout)
         return pool
 
-    def take_memory(self) -> bytearray:
-        """Return memory for a large body."""
-        return self._arena.take()
+    def take_memory(self, length: int) -> bytearray:
+        """Return memory for a body of so many bytes; it grows if it has to."""
+        return self._arena.take(length)
 
     def give_back(self, body: memoryview) -> None:
         """Take a body's memory for the next one; nobody reads it any more."""

@@ -55,8 +55,8 @@ class Server(Door, Protocol):
     def date(self) -> Date:
         """Return the current time for heads."""
 
-    def take_memory(self) -> bytearray:
-        """Return memory for a large body."""
+    def take_memory(self, length: int) -> bytearray:
+        """Return memory for a body of so many bytes; it grows if it has to."""
 
     def watch(self, connection: Connection) -> None:
         """Look at the connection's time in the next sweeps."""

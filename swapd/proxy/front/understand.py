@@ -10,6 +10,7 @@ from swapd.proxy.address import address_of, resolved
 from swapd.proxy.dialects import Dialect
 from swapd.proxy.front.engine import Body
 from swapd.proxy.front.heads import RequestHead
+from swapd.proxy.gist import Gist
 from swapd.proxy.model_name import BodyFields, read_json
 from swapd.proxy.naming import name_beside_body, priority_named
 from swapd.proxy.services import Services
@@ -30,8 +31,8 @@ class Wish(NamedTuple):
     dialect: Dialect
 
 
-def understand(services: Services, head: RequestHead, body: Body) -> Wish:
-    """Return what the client wants. Raises ``RefusedError``."""
+def understand(services: Services, head: RequestHead, body: Body, gist: Gist | None) -> Wish:
+    """Return what the client wants; ``gist`` has looked at the body while it came. Raises ``RefusedError``."""
     match = head.match
     assert match is not None
     dialect = match.route.dialect
@@ -39,9 +40,15 @@ def understand(services: Services, head: RequestHead, body: Body) -> Wish:
     if match.path_name is not None:
         address = address_of(services, match, head.method_name, head.target.decode("ascii"))
         return Wish(address.model, priority, False, address.target.encode("ascii"), address.dialect)  # noqa: FBT003
-    found = read_json(body) if len(body) else BodyFields(None, stream=False)
+    found = _fields(body, gist)
     name = found.model
     if name is None:
         query = head.target.partition(b"?")[2].decode("ascii")
         name = name_beside_body(URL.build(path="/", query_string=query, encoded=True).query, head.model)
     return Wish(resolved(services, name), priority, found.stream, None, dialect)
+
+
+def _fields(body: Body, gist: Gist | None) -> BodyFields:
+    if gist is not None and isinstance(body, memoryview):
+        return gist.read(body)
+    return read_json(body) if len(body) else BodyFields(None, stream=False)
