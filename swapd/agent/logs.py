@@ -5,7 +5,6 @@ thread, which renders it. When the reader of standard error stalls, lines are dr
 soon as it reads again.
 """
 
-import functools
 import json
 import logging
 import sys
@@ -189,33 +188,26 @@ def configure(log_format: LogFormat, level: str, stream: TextIO = sys.stderr) ->
 def _formed(entry: Entry | RequestRecord) -> Line | RequestRecord:
     """Return a line as it is written: what a reader looks for first at the beginning."""
     if isinstance(entry, RequestRecord):
-        entry.timestamp = _written(float(entry.timestamp))
+        # as a datetime: the encoder writes it in a tenth of the time that to write it here takes
+        entry.timestamp = datetime.fromtimestamp(entry.timestamp, UTC)
         return entry
     moment, level, event, logger, fields = entry
-    return {"timestamp": _written(moment), "level": level, "event": event, **fields, "logger": logger}
-
-
-def _written(moment: float) -> str:
-    second = int(moment)
-    return f"{_second(second)}.{int((moment - second) * 1e6):06}Z"
-
-
-@functools.lru_cache(maxsize=4)
-def _second(second: int) -> str:
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    time = datetime.fromtimestamp(moment, UTC)
+    return {"timestamp": time, "level": level, "event": event, **fields, "logger": logger}
 
 
 def _json(lines: list[Line | RequestRecord]) -> str:
     try:
         return _ENCODER.encode_lines(lines).decode()
     except (ValueError, TypeError):  # half a surrogate pair in a path, for example
-        return "".join(json.dumps(_as_dict(line), default=str) + "\n" for line in lines)
+        return "".join(json.dumps(_readable(line), default=str) + "\n" for line in lines)
 
 
 def _console(*, colors: bool) -> Render:
     renderer = structlog.dev.ConsoleRenderer(colors=colors)
-    return lambda lines: "".join(f"{renderer(None, '', _as_dict(line))}\n" for line in lines)
+    return lambda lines: "".join(f"{renderer(None, '', _readable(line))}\n" for line in lines)
 
 
-def _as_dict(line: Line | RequestRecord) -> Line:
-    return msgspec.structs.asdict(line) if isinstance(line, RequestRecord) else line
+def _readable(line: Line | RequestRecord) -> Line:
+    fields = msgspec.structs.asdict(line) if isinstance(line, RequestRecord) else line
+    return {**fields, "timestamp": fields["timestamp"].isoformat().replace("+00:00", "Z")}

@@ -95,7 +95,7 @@ class RequestObserver:
         for record in ended:
             model, served_s = record.model, record.served_s
             if model is not None and record.request is not None:
-                rows.append((float(record.timestamp) - record.waited_s - (served_s or 0.0), model, served_s))
+                rows.append((record.timestamp - record.waited_s - (served_s or 0.0), model, served_s))
             if record.outcome is _SERVED and not record.cold_start and not record.reason and record.ttfb_s is not None:
                 # the common case
                 key = model, record.status
@@ -147,7 +147,7 @@ class RequestObserver:
         after_grant = max(0.0, record.ttfb_s - (record.duration_s - record.served_s))
         record.stages = {**(record.stages or {}), Stage.FIRST_BYTE.value: round(after_grant, 4)}
         self._metrics.first_byte(after_grant)
-        ago = self._wall() - float(record.timestamp) + record.duration_s - record.ttfb_s
+        ago = self._wall() - record.timestamp + record.duration_s - record.ttfb_s
         self._first_byte(record.instance, ago=seconds(ago))
 
     def _promise_kept(self, record: RequestRecord) -> bool | None:

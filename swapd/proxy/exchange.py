@@ -100,7 +100,7 @@ class Exchange:
             reason=self.reason,
             outcome=None if lease is None else lease.outcome,
             cold_start=False if lease is None else lease.cold_start,
-            stages=None if lease is None or grant is None or not lease.cold_start else told_stages(grant),
+            stages=told_stages(grant) if grant is not None and grant.stages else None,
             waited_s=0.0 if lease is None else lease.waited / SECOND,
             served_s=None if lease is None or grant is None else (now - lease.arrived - grant.waited) / SECOND,
             ttfb_s=None if self.first_byte is None else (self.first_byte - self.arrived) / SECOND,

@@ -1,7 +1,7 @@
 """Says what is known of a request once it has ended; metrics and logs are made of it."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -18,8 +18,8 @@ class RequestRecord(msgspec.Struct):
     Times are in seconds. A struct, because a dataclass of this size costs 2 µs more; one, because so does a second.
     """
 
-    #: unix time of its end; text once the log is written
-    timestamp: float | str
+    #: unix time of its end; once it is given to the log, a ``datetime``
+    timestamp: Any
     #: of the line in the log, known when that is written
     level: str
     event: str

@@ -43,37 +43,24 @@ class Account:
         """Return what is to be told of the request, which has ended."""
         lease, outlet, head, first, usage = self.lease, self.outlet, self.head, self.first_byte, self.usage
         grant = None if lease is None else lease.grant
-        number, outcome, cold_start, stages = None, None, False, None
-        instance, waited_s, served_s = None, 0.0, None
-        if lease is not None:
-            number, outcome, cold_start, waited_s = (
-                lease.request,
-                lease.outcome,
-                lease.cold_start,
-                lease.waited / SECOND,
-            )
-            if grant is not None:
-                instance, served_s = grant.instance, (now - lease.arrived - grant.waited) / SECOND
-                if cold_start:
-                    stages = told_stages(grant)
         # by position: names cost a microsecond
         return RequestRecord(
             time(),
             "",
             EVENT,
             outlet.request_id,
-            number,
+            None if lease is None else lease.request,
             self.model,
-            instance,
+            None if grant is None else grant.instance,
             head.method_name,
             head.path,
             outlet.status,
             self.reason,
-            outcome,
-            cold_start,
-            stages,
-            waited_s,
-            served_s,
+            None if lease is None else lease.outcome,
+            lease is not None and lease.cold_start,
+            told_stages(grant) if grant is not None and grant.stages else None,
+            0.0 if lease is None else lease.waited / SECOND,
+            None if lease is None or grant is None else (now - lease.arrived - grant.waited) / SECOND,
             None if first is None else (first - self.arrived) / SECOND,
             (now - self.arrived) / SECOND,
             self.size,
