@@ -40,9 +40,19 @@ class Arena:
         return idle.pop(sizes.index(min(with_room) if with_room else max(sizes)))
 
     def give(self, memory: bytearray) -> None:
-        """Keep memory for another body, if it is not too much; nobody may look at it any more."""
-        if sum(map(len, self._idle)) + len(memory) <= _MOST_IDLE:
+        """Keep memory for another body, if it is not too much and nobody looks at it any more."""
+        if sum(map(len, self._idle)) + len(memory) <= _MOST_IDLE and not _is_looked_at(memory):
             self._idle.append(memory)
+
+
+def _is_looked_at(memory: bytearray) -> bool:
+    """Tell whether there is a view of it, be it a transport's that has not written it yet; ``memory`` is not empty."""
+    try:
+        # refused while there is one
+        memory.append(memory.pop())
+    except BufferError:
+        return True
+    return False
 
 
 class Owner(Protocol):
