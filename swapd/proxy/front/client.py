@@ -28,8 +28,6 @@ _HELD: Final = 64 << 10
 
 _log = structlog.get_logger(__name__)
 
-_WEBSOCKET: Final = Kind.WEBSOCKET
-
 
 class ClientConnection(asyncio.Protocol):
     """One connection."""
@@ -89,8 +87,9 @@ class ClientConnection(asyncio.Protocol):
         if is_late(self._owes, settings, since=self._since, last=self._last, size=size, now=now):
             if self._owes is BODY:
                 self._refuse(too_slow(), close=True)
-            else:
-                self._close()
+            elif self._transport is not None:
+                self._owes = NOTHING
+                self._transport.close()
         return self._owes is not NOTHING
 
     # ── called by the transport ──────────────────────────────────────────────────────────────────────────────────
@@ -122,6 +121,12 @@ class ClientConnection(asyncio.Protocol):
                 self._read(self._held + data if self._held else data)
         except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one connection
             self._failed(error)
+
+    @override
+    def eof_received(self) -> bool:
+        # who has only stopped sending may wait for a list; what an engine does for him ends
+        self.closing |= (waits := isinstance(self._exchange, Listing))
+        return waits
 
     @override
     def pause_writing(self) -> None:
@@ -185,7 +190,7 @@ class ClientConnection(asyncio.Protocol):
     def _is_done_here(self, head: RequestHead, outlet: Outlet, data: bytes, start: int) -> bool:
         """Answer what is not for an engine, or hand it over; ``False``: it is for one. The body begins at ``start``."""
         server, match = self._server, head.match
-        if match is not None and match.route.kind is _WEBSOCKET:
+        if match is not None and match.route.kind is Kind.WEBSOCKET:
             self._hand_over(data)
             return True
         if match is not None and is_listing(match, head.method_name):
@@ -385,11 +390,6 @@ class ClientConnection(asyncio.Protocol):
         self._owes = what
         self._since = self._last = asyncio.get_running_loop().time()
         self._server.watch(self)
-
-    def _close(self) -> None:
-        self._owes = NOTHING
-        if self._transport is not None:
-            self._transport.close()
 
     def _failed(self, error: Exception) -> None:
         """End a connection that a bug has hit."""
