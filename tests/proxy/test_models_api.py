@@ -1,7 +1,5 @@
 """What swapd answers from memory, without starting anything."""
 
-import asyncio
-from collections.abc import Generator
 from typing import Any
 
 import aiohttp
@@ -12,7 +10,6 @@ from swapd.aio.turns import at_once
 from swapd.core.catalog import Source
 from swapd.core.ids import Bytes, Instant, seconds
 from swapd.core.reasons import State
-from swapd.proxy.front import own
 from swapd.proxy.models_api import answer_in_steps
 from swapd.proxy.routes import EXACT, find
 from tests.fakes.node_views import instance_view
@@ -136,30 +133,6 @@ async def test_a_client_that_does_not_wait_for_a_list_leaves_nothing() -> None:
                 await client.send(b"GET /v1/models HTTP/1.1\r\nHost: node\r\n\r\n")
         await until(lambda: not len(node.tasks))
         assert not node.failures
-
-
-async def test_a_client_that_has_only_stopped_sending_gets_the_list_it_waits_for(
-    fast_path: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not fast_path:
-        pytest.skip("aiohttp takes it that such a client has left")
-    go_on = asyncio.Event()
-
-    async def held_up(steps: Generator[None, None, bytes]) -> bytes:
-        await go_on.wait()
-        return at_once(steps)
-
-    monkeypatch.setattr(own, "in_turns", held_up)
-    ask = b"GET /v1/models HTTP/1.1\r\nHost: node\r\n\r\n"
-    async with running() as node, raw_client(node.port) as client:
-        await client.send(ask * 2)
-        client.writer.write_eof()
-        await until(lambda: any(connection.closing for connection in node.front._server._fast))
-        go_on.set()
-        got = await client.read_all()
-        assert got.startswith(b"HTTP/1.1 200")
-        assert got.count(b'{"object":"list"') == 1
-        await until(lambda: not node.front._server._fast)
 
 
 async def test_a_list_that_fails_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
