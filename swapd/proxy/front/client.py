@@ -82,9 +82,8 @@ class ClientConnection(asyncio.Protocol):
 
     def in_time(self, now: float) -> bool:
         """End what takes too long; ``False``: the client owes nothing any more."""
-        settings, exchange = self._server.desk.settings, self._exchange
-        size = 0 if exchange is None else exchange.size
-        if is_late(self._owes, settings, since=self._since, last=self._last, size=size, now=now):
+        size = 0 if self._exchange is None else self._exchange.size
+        if is_late(self._owes, self._server.desk.settings, since=self._since, last=self._last, size=size, now=now):
             if self._owes is BODY:
                 self._refuse(too_slow(), close=True)
             elif self._transport is not None:
@@ -102,8 +101,7 @@ class ClientConnection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._owes = NOTHING
-        self._held = b""
+        self._owes, self._held = NOTHING, b""
         self._server.closed(self)
         if self._exchange is not None:
             self._exchange.client_left()
@@ -378,7 +376,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         transport = self._transport
-        if transport is None or self._exchange is not None or self._writing_paused or transport.is_closing():
+        # what came before this turn was read with what was held, and the rest of it may be a refused body's
+        idle = self._held and self._exchange is None and not self._writing_paused
+        if not idle or transport is None or transport.is_closing():
             return
         self._resume_reading(transport)
         try:
