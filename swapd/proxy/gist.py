@@ -30,6 +30,10 @@ ENOUGH: Final = 4
 _TEXT: Final = 1
 _NUMBERS: Final = 4
 """Work for a block."""
+_COUNT: Final = 4
+"""Work for as many blocks as quotes are counted in at once."""
+_COUNTED: Final = 2
+"""Blocks: twice as many as come meanwhile, so that it catches up with what had short strings only."""
 _KEPT: Final = 4 << 10
 """Of a string; a character is twelve bytes at most."""
 _LONGEST_ESCAPE: Final = 6
@@ -88,8 +92,11 @@ class Gist:
 
     def _look_at(self, memory: bytearray, start: int, end: int) -> int:
         # where it goes on from text that was left out, that is probably text, too, and looked at as such
-        if self._counted < start and (memory.find(b'"', start, end) >= 0 or not self._count(memory, start)):
-            return 0
+        if self._counted < start:
+            if memory.find(b'"', start, end) >= 0:
+                return 0
+            if not self._count(memory, start):
+                return _COUNT
         if self._inside:
             if _is_text(memoryview(memory)[start:end]):
                 self._counted = end
@@ -123,8 +130,8 @@ class Gist:
         self._cuts.append((first + 1, last + 1))
 
     def _count(self, memory: bytearray, end: int) -> bool:
-        """Count quotes up to ``end``; ``False``: that is not possible."""
-        while self._counted < end:
+        """Count quotes up to ``end``; ``False``: not so far in one go, or not at all."""
+        for _ in range(_COUNTED):
             upto: int | None = end
             if end - self._counted > BLOCK:
                 upto = _place_for_a_cut(memory, self._counted + BLOCK)
@@ -137,7 +144,9 @@ class Gist:
                 quotes -= text.replace(b"\\\\", b"").count(b'\\"')
             self._inside ^= quotes % 2 == 1
             self._counted = upto
-        return True
+            if upto == end:
+                return True
+        return False
 
 
 def _is_text(block: memoryview) -> bool:

@@ -13,7 +13,7 @@ In a stream the last value counts, since all of these are sums up to their event
 
 import functools
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -33,14 +33,17 @@ class Usage(NamedTuple):
 
 NOTHING_TOLD: Final = Usage()
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
+"""What could not be a number of tokens is none: a counter never falls, and its sum has to stay a number."""
+
 
 class _Counts(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
+    cache_creation_input_tokens: _Count | None = None
+    cache_read_input_tokens: _Count | None = None
 
     def prompt(self) -> int | None:
         if self.prompt_tokens is not None or self.input_tokens is None:
@@ -57,24 +60,24 @@ class _Holder(msgspec.Struct):
 
 
 class _Timings(msgspec.Struct):
-    prompt_n: int | None = None
-    cache_n: int | None = None
-    predicted_n: int | None = None
+    prompt_n: _Count | None = None
+    cache_n: _Count | None = None
+    predicted_n: _Count | None = None
 
 
 class _Details(msgspec.Struct):
-    generated_tokens: int | None = None
-    input_length: int | None = None
+    generated_tokens: _Count | None = None
+    input_length: _Count | None = None
 
 
 class _Document(msgspec.Struct):
     usage: _Counts | None = None
     message: _Holder | str | None = None
     response: _Holder | str | None = None
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
-    tokens_evaluated: int | None = None
-    tokens_predicted: int | None = None
+    prompt_eval_count: _Count | None = None
+    eval_count: _Count | None = None
+    tokens_evaluated: _Count | None = None
+    tokens_predicted: _Count | None = None
     timings: _Timings | None = None
     details: _Details | None = None
 

@@ -14,9 +14,20 @@ def test_memory_is_used_again_the_least_that_has_room() -> None:
     for memory in (small, large, middle):
         arena.give(memory)
     assert arena.take(3 * MIB) is middle
-    assert arena.take(3 * MIB) is large
     assert arena.take(3 * MIB) is small
+    assert arena.take(15 * MIB) is large
     assert arena.take(3 * MIB) not in (small, middle, large)
+
+
+def test_a_small_body_which_may_wait_for_long_does_not_take_the_memory_of_a_large_one() -> None:
+    arena = Arena()
+    large = bytearray(16 * MIB)
+    arena.give(large)
+    assert len(arena.take(70_000)) == len(arena.take(7 * MIB)) == len(Arena().take(0))
+    assert arena.take(9 * MIB) is large
+    least = arena.take(70_000)
+    arena.give(least)
+    assert arena.take(70_000) is least
 
 
 def test_what_lies_idle_is_bounded_however_many_bodies_end_at_once() -> None:

@@ -1,5 +1,6 @@
 """What is read of a large body while it comes is what is read of it as a whole, to the letter."""
 
+import itertools
 import json
 
 import pytest
@@ -109,6 +110,24 @@ def test_numbers_are_more_work_than_text_and_what_is_left_in_place_is_none() -> 
     assert work(b'{"x":[' + IDS[: 2 * BLOCK]) >= ENOUGH
     assert 0 < work(b'{"x":"' + LONG[: 2 * BLOCK]) < ENOUGH
     assert work(b'{"x":[' + b'"words", ' * 100_000) == 0
+
+
+def test_the_quotes_of_many_short_strings_are_counted_little_by_little_once_that_is_worth_it() -> None:
+    strings = b'{"x":["' + b'words", "' * BLOCK
+    memory = bytearray(strings + LONG * 6 + b'"],"model":"a"}')
+    found, counted = Gist(), [0]
+    found.look(memory, len(strings))
+    assert found._counted == 0
+    for end in range(len(strings) + BLOCK, len(memory), BLOCK):
+        work = found.look(memory, end)
+        counted.append(found._counted)
+        assert work >= ENOUGH or found._cuts or not found._counted
+    steps = [after - before for before, after in itertools.pairwise(counted) if before < len(strings)]
+    assert len(steps) > 2
+    assert max(steps) <= 3 * BLOCK
+    found.look(memory, len(memory))
+    assert sum(end - start for start, end in found._cuts) > len(LONG)
+    assert found.read(memoryview(memory)) == BodyFields("a", stream=False)
 
 
 # ── what would be wrong ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -122,6 +122,9 @@ CASES = [
         "application/json", b'{"text":"x","usage":{"type":"duration","seconds":3}}', Usage(), id="audio, seconds"
     ),
     pytest.param("application/json", b'{"usage":{"prompt_tokens":"5"}}', Usage(), id="not a number"),
+    pytest.param("application/json", b'{"usage":{"prompt_tokens":-5}}', Usage(), id="less than none"),
+    pytest.param("application/json", b'{"usage":{"prompt_tokens":1%b}}' % (b"0" * 400), Usage(), id="too many digits"),
+    pytest.param("application/json", b'{"eval_count":-1}', Usage(), id="less than none of ollama"),
     pytest.param("application/json", b'{"usage":{"prompt_tokens":5}', Usage(), id="not JSON"),
     pytest.param("application/json", b'["usage"]', Usage(), id="not an object"),
     pytest.param("application/json", b'{"usage":' + b"[" * 50_000, Usage(), id="too deep"),

@@ -22,6 +22,8 @@ _BEYOND: Final = 4 << 10
 """So much is read behind a body, that what came with its end is seen before the request is served."""
 _MOST_IDLE: Final = 32 << 20
 """Bytes of memory that lie idle, together."""
+_MOST_ROOM: Final = 2
+"""So many times its length a body may take, beyond what it begins with."""
 
 
 class Arena:
@@ -31,18 +33,32 @@ class Arena:
         self._idle: list[bytearray] = []
 
     def take(self, length: int) -> bytearray:
-        """Return memory for a body of so many bytes: the least that has room, or else the largest that there is."""
-        idle = self._idle
-        if not idle:
+        """Return memory for a body of so many bytes: the least that has room, or else the largest that has not.
+
+        Never several times what the body takes: it may have to wait, and counts by its own size while it does.
+        """
+        room = length + _BEYOND
+        sizes = [len(memory) for memory in self._idle]
+        fitting = [size for size in sizes if size <= max(_FIRST, _MOST_ROOM * room)]
+        if not fitting:
             return bytearray(_FIRST)
-        sizes = [len(memory) for memory in idle]
-        with_room = [size for size in sizes if size >= length + _BEYOND]
-        return idle.pop(sizes.index(min(with_room) if with_room else max(sizes)))
+        with_room = [size for size in fitting if size >= room]
+        return self._idle.pop(sizes.index(min(with_room) if with_room else max(fitting)))
 
     def give(self, memory: bytearray) -> None:
-        """Keep memory for another body, if it is not too much; nobody may look at it any more."""
-        if sum(map(len, self._idle)) + len(memory) <= _MOST_IDLE:
+        """Keep memory for another body, if it is not too much and nobody looks at it any more."""
+        if sum(map(len, self._idle)) + len(memory) <= _MOST_IDLE and not _is_looked_at(memory):
             self._idle.append(memory)
+
+
+def _is_looked_at(memory: bytearray) -> bool:
+    """Tell whether there is a view of it, be it a transport's that has not written it yet; ``memory`` is not empty."""
+    try:
+        # refused while there is one
+        memory.append(memory.pop())
+    except BufferError:
+        return True
+    return False
 
 
 class Owner(Protocol):

@@ -103,10 +103,7 @@ class Attempts(Account, Sink):
     def begin(self, body: Body) -> None:
         """Serve the request, which is complete now."""
         self._body = body
-        try:
-            self._ask(body, self._desk.services.now())
-        except RefusedError as error:
-            self.refuse(error.failure)
+        self._ask_or_refuse(body, self._desk.services.now())
 
     def begin_at_once(self, body: bytes) -> bool:
         """Book and serve a request whose body has come with its head; ``False``: there is no room for it."""
@@ -115,10 +112,7 @@ class Attempts(Account, Sink):
             return False
         self.size = self._booked = size
         self._body = body
-        try:
-            self._ask(body, self.arrived)
-        except RefusedError as error:
-            self.refuse(error.failure)
+        self._ask_or_refuse(body, self.arrived)
         return True
 
     def pause(self) -> None:
@@ -134,6 +128,16 @@ class Attempts(Account, Sink):
             self._engine.resume_reading()
 
     # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask_or_refuse(self, body: Body, at: Instant) -> None:
+        try:
+            self._ask(body, at)
+        except RefusedError as error:
+            failure = error.failure
+        else:
+            return
+        # only now: while the error is there, the frames that have raised it hold the body
+        self.refuse(failure)
 
     def _ask(self, body: Body, at: Instant) -> None:
         """Find out the model and ask the core for a place; raises ``RefusedError``. It is complete since ``at``."""
@@ -253,11 +257,11 @@ class Attempts(Account, Sink):
             engine.pause_reading()
 
     def _release_body(self) -> None:
-        """Let go of the body; its memory serves the next one if nothing of it waits to be written."""
+        """Let go of the body; its memory serves the next one."""
         booked = self._booked
         if booked:
             self._desk.budget.give(booked)
             self._booked = 0
         body, self._body = self._body, None
-        if type(body) is memoryview and (self._engine is None or self._engine.sent):
+        if type(body) is memoryview:
             self._door.give_back(body)

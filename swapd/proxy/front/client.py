@@ -28,8 +28,6 @@ _HELD: Final = 64 << 10
 
 _log = structlog.get_logger(__name__)
 
-_WEBSOCKET: Final = Kind.WEBSOCKET
-
 
 class ClientConnection(asyncio.Protocol):
     """One connection."""
@@ -84,13 +82,13 @@ class ClientConnection(asyncio.Protocol):
 
     def in_time(self, now: float) -> bool:
         """End what takes too long; ``False``: the client owes nothing any more."""
-        settings, exchange = self._server.desk.settings, self._exchange
-        size = 0 if exchange is None else exchange.size
-        if is_late(self._owes, settings, since=self._since, last=self._last, size=size, now=now):
+        size = 0 if self._exchange is None else self._exchange.size
+        if is_late(self._owes, self._server.desk.settings, since=self._since, last=self._last, size=size, now=now):
             if self._owes is BODY:
                 self._refuse(too_slow(), close=True)
-            else:
-                self._close()
+            elif self._transport is not None:
+                self._owes = NOTHING
+                self._transport.close()
         return self._owes is not NOTHING
 
     # ── called by the transport ──────────────────────────────────────────────────────────────────────────────────
@@ -103,8 +101,7 @@ class ClientConnection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._owes = NOTHING
-        self._held = b""
+        self._owes, self._held = NOTHING, b""
         self._server.closed(self)
         if self._exchange is not None:
             self._exchange.client_left()
@@ -122,6 +119,12 @@ class ClientConnection(asyncio.Protocol):
                 self._read(self._held + data if self._held else data)
         except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one connection
             self._failed(error)
+
+    @override
+    def eof_received(self) -> bool:
+        waits = isinstance(self._exchange, Listing)  # but what an engine does for who has stopped sending ends
+        self.closing |= waits
+        return waits
 
     @override
     def pause_writing(self) -> None:
@@ -185,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
     def _is_done_here(self, head: RequestHead, outlet: Outlet, data: bytes, start: int) -> bool:
         """Answer what is not for an engine, or hand it over; ``False``: it is for one. The body begins at ``start``."""
         server, match = self._server, head.match
-        if match is not None and match.route.kind is _WEBSOCKET:
+        if match is not None and match.route.kind is Kind.WEBSOCKET:
             self._hand_over(data)
             return True
         if match is not None and is_listing(match, head.method_name):
@@ -373,7 +376,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         transport = self._transport
-        if transport is None or self._exchange is not None or self._writing_paused or transport.is_closing():
+        # what came before this turn was read with what was held, and the rest of it may be a refused body's
+        idle = self._held and self._exchange is None and not self._writing_paused
+        if not idle or transport is None or transport.is_closing():
             return
         self._resume_reading(transport)
         try:
@@ -385,11 +390,6 @@ class ClientConnection(asyncio.Protocol):
         self._owes = what
         self._since = self._last = asyncio.get_running_loop().time()
         self._server.watch(self)
-
-    def _close(self) -> None:
-        self._owes = NOTHING
-        if self._transport is not None:
-            self._transport.close()
 
     def _failed(self, error: Exception) -> None:
         """End a connection that a bug has hit."""

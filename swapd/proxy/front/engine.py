@@ -113,11 +113,6 @@ class EngineConnection(asyncio.Protocol):
         self.idle_since = 0.0
 
     @property
-    def sent(self) -> bool:
-        """Tell whether nothing of the request waits in memory any more."""
-        return self._unsent is None and self.transport.get_write_buffer_size() == 0
-
-    @property
     def left(self) -> int | None:
         """Return how many bytes of a body of announced length are still to come."""
         return self._left if self._state is _LENGTH else None

@@ -75,7 +75,6 @@ class FrontExchange(Attempts):
             self._desk.budget.give(self._booked)
             self._body, self._booked = None, 0
         else:
-            # before the connection is forgotten: it knows whether the memory is still to be read
             self._release_body()
         self._engine = None
         self.usage = usage_in(head.content_type, head.content_encoding, body)

@@ -84,9 +84,13 @@ class FrontServer(HttpServer):
         return self._arena.take(length)
 
     def give_back(self, body: memoryview) -> None:
-        """Take a body's memory for the next one; nobody reads it any more."""
+        """Take a body's memory for the next one, if nobody reads it any more."""
         memory = body.obj
-        body.release()
+        try:
+            body.release()
+        except BufferError:
+            # a parser that has failed still reads it
+            return
         if isinstance(memory, bytearray):
             self._arena.give(memory)
 

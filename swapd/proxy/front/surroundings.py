@@ -25,7 +25,7 @@ class Door(Protocol):
         """Return the connections to an instance's engine; ``None``: the instance is gone."""
 
     def give_back(self, body: memoryview) -> None:
-        """Take a body's memory for the next one; nobody reads it any more."""
+        """Take a body's memory for the next one, if nobody reads it any more."""
 
 
 class Client(Protocol):
