@@ -39,6 +39,8 @@ class Partial:
         self._lock = lock
         self._data = os.open(self.data_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._journal = -1
+        #: moves when what had come is forgotten
+        self.begun = 0
         #: CRC by block; ``None``: not here yet
         self._crcs: list[int | None] = [None] * -(-file.size // self.block)
         #: blocks from the start without a gap
@@ -132,6 +134,7 @@ class Partial:
         with self._changed:
             self._crcs = [None] * len(self._crcs)
             self._prefix = 0
+            self.begun += 1
         os.ftruncate(self._data, 0)
         self._begin_journal()
 
