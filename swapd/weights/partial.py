@@ -191,11 +191,11 @@ class Partial:
 
     def _resume(self, stop: Stop) -> None:
         known = self._journalled() if self.file.recognisable else {}
-        buffer = read_buffer()
+        buffer, written = read_buffer(), os.fstat(self._data).st_size
         for block, crc in known.items():
             stop.check()
-            start = block * self.block
-            if block_crc(self._data, start, min(start + self.block, self.file.size), buffer) == crc:
+            start, end = block * self.block, min((block + 1) * self.block, self.file.size)
+            if end <= written and block_crc(self._data, start, end, buffer) == crc:
                 self._crcs[block] = crc
         self._advance()
         os.ftruncate(self._data, self.file.size if any(crc is not None for crc in self._crcs) else 0)

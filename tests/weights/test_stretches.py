@@ -79,6 +79,26 @@ def test_nobody_goes_on_over_what_is_here_already(partial: Partial) -> None:
     assert taken(stretches).start == 17 * MIB
 
 
+def test_nobody_goes_on_further_than_was_asked(partial: Partial) -> None:
+    stretches = lacking(partial)
+    first = taken(stretches)
+    assert (stretches.go_on(first, 32 * MIB - 1), first.stop) == (False, 16 * MIB)
+    assert (stretches.go_on(first, 32 * MIB), first.stop) == (True, 32 * MIB)
+
+
+def test_what_is_given_back_is_the_next_one_as_far_as_it_has_not_come(partial: Partial) -> None:
+    stretches = lacking(partial)
+    first, second = taken(stretches), taken(stretches)
+    partial.add(16 * MIB, 0)
+    stretches.give_back(second)
+    again = taken(stretches)
+    assert (again.start, again.stop) == (17 * MIB, 32 * MIB)
+    for at in range(16):
+        partial.add(at * MIB, 0)
+    stretches.give_back(first)
+    assert taken(stretches).start == 32 * MIB
+
+
 def test_no_request_is_endless(tmp_path: Path) -> None:
     with closing(Partial.open(tmp_path / "large", file("large", 10_000 * MIB), Stop())) as large:
         stretches = lacking(large)
