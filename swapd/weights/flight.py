@@ -5,8 +5,8 @@ Rules:
 * What another copy or an earlier try has is not asked for again. Two fetches that want the same file do not run at the
   same time; the second finds it here.
 * A disk that is full stops the fetch, not more: it goes on where it was when there is room.
-* A source that has changed meanwhile is listed again; what has come damaged, or was removed meanwhile, is fetched once
-  more.
+* A source that has changed meanwhile is listed again, and what came of the earlier version is not used, unless its
+  checksum tells that it is whole; what has come damaged, or was removed meanwhile, is fetched once more.
 """
 
 import asyncio
@@ -119,8 +119,12 @@ class Flight:
         source = await on_own_thread(lambda: source_for(self.weights.source, timeout_s=timeout_s), name="swapd-source")
         changes = 0
         corrupt = removed = False
+        before: Listing | None = None
         while True:
             listing = await self._list(source)
+            if before is not None:
+                await self._drop_outdated(before, listing)
+            before = listing
             try:
                 await self._bring(source, listing)
             except ChangedError:
@@ -205,7 +209,7 @@ class Flight:
             came, began, waited = self.came, self.tools.now(), self.waited
             for arrived in await self._transferred(source, lacking):
                 pieces[arrived.file.identity] = Piece(arrived.file, arrived.path, arrived.block, arrived.crcs)
-            if len(files) > 1 and not listing.lasting and await self._list(source) != listing:
+            if not self._certain(listing, lacking) and await self._list(source) != listing:
                 raise ChangedError(f"{shown(self.weights.source)} has changed while it was fetched")
             marker = Marker(
                 wanted(self.weights),
@@ -222,6 +226,19 @@ class Flight:
             await self._thread(lambda: self._assemble(place, staging, made, marker), name="swapd-assemble")
         if self._clearing is not None:
             await asyncio.wait((self._clearing,))  # goes on when this is cancelled
+
+    @staticmethod
+    def _certain(listing: Listing, lacking: Mapping[str, RemoteFile]) -> bool:
+        """Whether what has come is of one version; else a file may have been written over while it was read."""
+        if listing.lasting:
+            return True
+        return len(listing.files) == 1 and all(file.checksum is not None for file in lacking.values())
+
+    async def _drop_outdated(self, before: Listing, listing: Listing) -> None:
+        """Remove what has come of versions that are gone: some of it may be of the next one."""
+        outdated = {file.identity for file in before.files if file.checksum is None}
+        outdated -= {file.identity for file in listing.files}
+        await self.tools.room.remove_partials(outdated)
 
     def _here(self, files: tuple[RemoteFile, ...]) -> tuple[dict[str, Piece], set[str]]:
         """Return what other copies have of these files, and the folders of those."""

@@ -39,6 +39,8 @@ class Partial:
         self._lock = lock
         self._data = os.open(self.data_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._journal = -1
+        #: moves when what had come is forgotten
+        self.begun = 0
         #: CRC by block; ``None``: not here yet
         self._crcs: list[int | None] = [None] * -(-file.size // self.block)
         #: blocks from the start without a gap
@@ -132,6 +134,7 @@ class Partial:
         with self._changed:
             self._crcs = [None] * len(self._crcs)
             self._prefix = 0
+            self.begun += 1
         os.ftruncate(self._data, 0)
         self._begin_journal()
 
@@ -188,11 +191,11 @@ class Partial:
 
     def _resume(self, stop: Stop) -> None:
         known = self._journalled() if self.file.recognisable else {}
-        buffer = read_buffer()
+        buffer, written = read_buffer(), os.fstat(self._data).st_size
         for block, crc in known.items():
             stop.check()
-            start = block * self.block
-            if block_crc(self._data, start, min(start + self.block, self.file.size), buffer) == crc:
+            start, end = block * self.block, min((block + 1) * self.block, self.file.size)
+            if end <= written and block_crc(self._data, start, end, buffer) == crc:
                 self._crcs[block] = crc
         self._advance()
         os.ftruncate(self._data, self.file.size if any(crc is not None for crc in self._crcs) else 0)

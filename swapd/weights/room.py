@@ -6,7 +6,7 @@ Between the two others run, so the account is asked again before anything is rem
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -159,6 +159,13 @@ class Room:
         finally:
             self._account.give_back(folder)
         self._lost()
+
+    async def remove_partials(self, identities: Iterable[str]) -> None:
+        """Remove partials that are of no use any more, those that a fetch fills excepted."""
+        partials = self._account.partials
+        filling = {name for booking in self._account.bookings for name in booking.partials}
+        known = [name for name in identities if name in partials and name not in filling]
+        await self._erased([self._leave(self._layout.partials / name, partials.pop(name)) for name in known])
 
     async def used_by_somebody(self, copy: Copy) -> bool:
         """Whether another process has one of its files open."""

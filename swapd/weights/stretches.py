@@ -50,6 +50,13 @@ class Stretches:
         """Take the first one."""
         return self._left.popleft() if self._left else None
 
+    def give_back(self, stretch: Stretch) -> None:
+        """Let others bring what has not come of one."""
+        gap = stretch.partial.missing(stretch.start, stretch.stop)
+        if gap is not None:
+            stretch.start = gap[0]
+            self._left.appendleft(stretch)
+
     def reach(self, stretch: Stretch) -> int:
         """Return up to where a connection could go on if it stayed alone."""
         reach = stretch.stop
@@ -59,9 +66,11 @@ class Stretches:
             reach = behind.stop
         return reach
 
-    def go_on(self, stretch: Stretch) -> bool:
-        """Let a stretch take in the one behind it, if that is the next to be taken."""
+    def go_on(self, stretch: Stretch, reach: int) -> bool:
+        """Let a stretch take in the one behind it, if that is the next to be taken and ends by ``reach``."""
         if not self._left or not _follows(self._left[0], stretch.partial, stretch.stop):
+            return False
+        if self._left[0].stop > reach:
             return False
         stretch.stop = self._left.popleft().stop
         return True

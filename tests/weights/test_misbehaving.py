@@ -15,9 +15,10 @@ from swapd.core.events import FetchFailed, WeightsFetched
 from swapd.core.ids import seconds
 from swapd.core.reasons import FetchFailure
 from swapd.weights import Weights, flight
+from swapd.weights.facts import Removed
 from swapd.weights.sources.base import SourceError
 from swapd.weights.sources.http import HttpSource, patience_s
-from swapd.weights.sources.local import LocalSource
+from swapd.weights.sources.local import LocalSource, LocalStream
 from tests.weights.caches import MIB, M, noise, running
 
 CONTENT = noise(2 * MIB + 77, 8)
@@ -201,7 +202,7 @@ async def test_a_head_that_is_cut_is_no_answer(tmp_path: Path) -> None:
 
     async with scripted(script) as url:
         assert await fetched(tmp_path, url) == CONTENT
-    assert len(cuts) == 4, "each question was asked once more"
+    assert len(cuts) == 5, "the first two questions were asked once more"
 
 
 async def test_a_source_that_never_says_what_it_has_is_not_waited_for(
@@ -216,7 +217,10 @@ async def test_a_source_that_never_says_what_it_has_is_not_waited_for(
 
 
 async def test_a_busy_source_is_left_alone_for_as_long_as_it_says(tmp_path: Path) -> None:
-    busy = [0, 0]  # one answer to the question for the size, one to that for the content
+    busy = [
+        0,
+        0,
+    ]  # answers to the question for the version, which is asked at the end again, and to that for the content
     loop = asyncio.get_running_loop()
 
     async def script(asked: tuple[int, int], writer: asyncio.StreamWriter) -> None:
@@ -230,7 +234,7 @@ async def test_a_busy_source_is_left_alone_for_as_long_as_it_says(tmp_path: Path
     async with scripted(script) as url:
         began = loop.time()
         assert await fetched(tmp_path, url) == CONTENT
-        assert (busy, loop.time() - began > 2) == ([2, 2], True)
+        assert (busy, loop.time() - began > 2) == ([3, 2], True)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +320,57 @@ async def test_a_file_that_was_fetched_already_and_then_changes_makes_the_fetch_
             assert path is not None
             assert (path / "a").read_bytes() == noise(MIB, 2)
             assert answer.fetched == 3 * MIB, "what has not changed is not fetched again"
+
+
+async def test_a_file_that_is_written_over_while_it_is_read_makes_the_fetch_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, writes = tmp_path / "m", [noise(3 * MIB, 2)]
+    file.write_bytes(noise(3 * MIB, 1))
+    real = LocalStream.readinto
+
+    def readinto(self: LocalStream, buffer: memoryview) -> int:
+        count = real(self, buffer)
+        if writes:
+            file.write_bytes(writes.pop())
+            os.utime(file, ns=(1, 1))
+        return count
+
+    monkeypatch.setattr(LocalStream, "readinto", readinto)
+    async with running(tmp_path / "cache", {M: Weights(f"file://{file}")}, connections=1) as run:
+        assert isinstance(await run.fetch(), WeightsFetched)
+        path = run.cache.path(M)
+        assert path is not None
+        assert path.read_bytes() == noise(3 * MIB, 2)
+        await run.settled()
+
+
+async def test_what_came_while_a_version_was_replaced_is_not_used_when_it_comes_back(tmp_path: Path) -> None:
+    versions = {'"one"': noise(3 * MIB, 1), '"two"': noise(3 * MIB, 2)}
+    now, asked = ['"one"'], 0
+
+    async def script(wanted: tuple[int, int], writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += wanted[1] - wanted[0] > 1
+        tag = now[0]
+        told = {"Content_Range": f"bytes {wanted[0]}-{wanted[1] - 1}/{3 * MIB}", "ETag": tag}
+        writer.write(part(*wanted, **told))
+        if asked == 1:  # written over while it is sent
+            writer.write(versions[tag][:MIB])
+            now[0] = '"two"'
+            writer.write(versions['"two"'][MIB:])
+        else:
+            writer.write(versions[tag][slice(*wanted)])
+
+    async with scripted(script) as url, running(tmp_path / "cache", {M: Weights(f"{url}/m")}) as run:
+        for tag in ('"two"', '"one"'):
+            now[0] = now[0] if asked == 0 else tag
+            assert isinstance(await run.fetch(), WeightsFetched)
+            path = run.cache.path(M)
+            assert path is not None
+            assert path.read_bytes() == versions[tag]
+            run.cache.remove(M)
+            await run.until(Removed)
 
 
 async def test_a_source_whose_library_raises_something_else_is_answered(

@@ -62,6 +62,15 @@ def test_a_block_that_never_reached_the_disk_does_not_count(path: Path) -> None:
     partial.close()
 
 
+def test_a_block_behind_the_end_of_the_data_does_not_count_whatever_the_journal_says(path: Path) -> None:
+    with_blocks(path, 0)
+    with (path / "journal").open("ab") as journal:
+        journal.write(b"1 00000000\n3 00000000\n")  # the checksum of nothing
+    partial = opened(path)
+    assert (partial.present, partial.missing(0, FILE.size)) == (MIB, (MIB, FILE.size))
+    partial.close()
+
+
 @pytest.mark.parametrize("cut", range(1, 30, 7))
 def test_a_journal_that_was_cut_off_anywhere_counts_up_to_there(path: Path, cut: int) -> None:
     with_blocks(path, 0, 1)

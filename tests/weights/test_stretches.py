@@ -56,17 +56,17 @@ def test_one_that_is_alone_reaches_to_the_end_of_its_file_and_no_further(partial
     stretches = lacking(partial, other)
     first = taken(stretches)
     assert stretches.reach(first) == SIZE
-    assert (stretches.go_on(first), first.stop) == (True, 32 * MIB)
-    assert (stretches.go_on(first), first.stop) == (True, SIZE)
-    assert (stretches.go_on(first), first.stop) == (False, SIZE)
+    assert (stretches.go_on(first, SIZE), first.stop) == (True, 32 * MIB)
+    assert (stretches.go_on(first, SIZE), first.stop) == (True, SIZE)
+    assert (stretches.go_on(first, SIZE), first.stop) == (False, SIZE)
     assert len(stretches) == 3
 
 
 def test_nobody_goes_on_into_what_another_one_brings(partial: Partial) -> None:
     stretches = lacking(partial)
     first, second = taken(stretches), taken(stretches)
-    assert (stretches.reach(first), stretches.go_on(first)) == (16 * MIB, False)
-    assert (stretches.reach(second), stretches.go_on(second)) == (SIZE, True)
+    assert (stretches.reach(first), stretches.go_on(first, SIZE)) == (16 * MIB, False)
+    assert (stretches.reach(second), stretches.go_on(second, SIZE)) == (SIZE, True)
     assert stretches.take() is None
 
 
@@ -75,8 +75,28 @@ def test_nobody_goes_on_over_what_is_here_already(partial: Partial) -> None:
     stretches = lacking(partial)
     first = taken(stretches)
     assert (first.start, first.stop) == (0, 16 * MIB)
-    assert (stretches.reach(first), stretches.go_on(first)) == (16 * MIB, False)
+    assert (stretches.reach(first), stretches.go_on(first, SIZE)) == (16 * MIB, False)
     assert taken(stretches).start == 17 * MIB
+
+
+def test_nobody_goes_on_further_than_was_asked(partial: Partial) -> None:
+    stretches = lacking(partial)
+    first = taken(stretches)
+    assert (stretches.go_on(first, 32 * MIB - 1), first.stop) == (False, 16 * MIB)
+    assert (stretches.go_on(first, 32 * MIB), first.stop) == (True, 32 * MIB)
+
+
+def test_what_is_given_back_is_the_next_one_as_far_as_it_has_not_come(partial: Partial) -> None:
+    stretches = lacking(partial)
+    first, second = taken(stretches), taken(stretches)
+    partial.add(16 * MIB, 0)
+    stretches.give_back(second)
+    again = taken(stretches)
+    assert (again.start, again.stop) == (17 * MIB, 32 * MIB)
+    for at in range(16):
+        partial.add(at * MIB, 0)
+    stretches.give_back(first)
+    assert taken(stretches).start == 32 * MIB
 
 
 def test_no_request_is_endless(tmp_path: Path) -> None:

@@ -1,19 +1,23 @@
 """Connections come and go while a file is brought."""
 
+import hashlib
 import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swapd.aio.backoff import Backoff
-from swapd.aio.threads import Stop
+from swapd.aio.threads import Stop, StoppedError
 from swapd.core.events import WeightsFetched
 from swapd.core.ids import SECOND, Bytes, Instant
 from swapd.weights import ramp, stretches, transfer
 from swapd.weights.bucket import Bucket
-from swapd.weights.sources.base import Listing, RemoteFile
-from swapd.weights.transfer import Manner, Transfer
-from tests.weights.caches import MIB, M, noise, running
+from swapd.weights.partial import Partial, discard
+from swapd.weights.sources.base import Checksum, Listing, RemoteFile, SourceError
+from swapd.weights.transfer import CorruptError, Manner, Transfer
+from tests.weights.caches import DEADLINE_S, MIB, M, noise, running
 from tests.weights.remote import content_of, weights
 from tests.weights.servers import Blob, Server
 
@@ -126,6 +130,153 @@ def test_connections_that_are_no_longer_wanted_leave_and_the_last_one_brings_the
     assert source.most_reading == 3
     assert source.asked[-1][1] == SIZE
     assert source.asked[-1][1] - source.asked[-1][0] > 2 * MIB, source.asked
+
+
+class Wanting:
+    """A ramp that asks a function."""
+
+    connections = 1
+
+    def __init__(self, wanted: Callable[[int], int]) -> None:
+        self._wanted = wanted
+
+    def look(self, _now: Instant, came: int) -> int:
+        return self._wanted(came)
+
+
+@pytest.fixture
+def deadline() -> Iterator[Stop]:
+    """Return what stops a transfer that hangs."""
+    stop = Stop()
+    timer = threading.Timer(DEADLINE_S, stop)
+    timer.start()
+    yield stop
+    timer.cancel()
+
+
+def test_a_source_that_bears_one_connection_brings_all_by_that_one(
+    source: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Stop
+) -> None:
+    refused: list[int] = []
+    real = source.open
+
+    def busy(file: RemoteFile, start: int, stop: int) -> MemoryStream:
+        if source.reading:
+            refused.append(start)
+            raise SourceError("one at a time", after_s=3600.0)
+        return real(file, start, stop)
+
+    def wanted(came: int) -> int:
+        """Want a second connection once the first has brought something, until it is refused."""
+        source.permit(100 if refused else 0 if came else 1)
+        return 2 if came and not refused else 1
+
+    monkeypatch.setattr(source, "open", busy)
+    monkeypatch.setattr(transfer, "Ramp", lambda _most: Wanting(wanted))
+    (arrived,) = Transfer(source, [(FILE, tmp_path)], manner=MANNER, stop=deadline).run()
+    assert arrived.path.read_bytes() == source.content
+    assert (source.asked, refused) == ([(0, SIZE)], [2 * MIB])
+
+
+def test_several_connections_that_bring_nothing_fail_as_one_does(
+    source: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Stop
+) -> None:
+    asked: list[int] = []
+
+    def refuse(_file: RemoteFile, start: int, _stop: int) -> MemoryStream:
+        asked.append(start)
+        raise SourceError("down")
+
+    monkeypatch.setattr(source, "open", refuse)
+    monkeypatch.setattr(transfer, "Ramp", lambda _most: Wanting(lambda _: 2))
+    with pytest.raises(SourceError, match="down"):
+        Transfer(source, [(FILE, tmp_path)], manner=replace(MANNER, retries=3), stop=deadline).run()
+    assert 3 < len(asked) <= 2 * 3 + 2
+
+
+def test_what_a_connection_leaves_is_brought_by_the_others(
+    source: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Stop
+) -> None:
+    broken: list[MemoryStream] = []
+    real = MemoryStream.readinto
+
+    def breaking(self: MemoryStream, buffer: memoryview) -> int:
+        """Break the second connection after its first part."""
+        count = real(self, buffer)
+        if len(source.reading) == 2 and not broken and self._stop != SIZE:
+            broken.append(self)
+        elif self in broken:
+            raise SourceError("broken", after_s=3600.0)
+        return count
+
+    monkeypatch.setattr(MemoryStream, "readinto", breaking)
+
+    def wanted(came: int) -> int:
+        source.permit(1 if not came or len(source.reading) == 2 else 100 if broken else 0)
+        return 2
+
+    monkeypatch.setattr(transfer, "Ramp", lambda _most: Wanting(wanted))
+    manner = replace(MANNER, retries=1)
+    (arrived,) = Transfer(source, [(FILE, tmp_path)], manner=manner, stop=deadline).run()
+    assert arrived.path.read_bytes() == source.content
+    assert len(broken) == 1
+
+
+def test_a_connection_that_outlives_its_transfer_lets_go_of_the_partial_when_it_ends(
+    source: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Stop
+) -> None:
+    connecting, connected = threading.Event(), threading.Event()
+
+    def slow(_file: RemoteFile, _start: int, _stop: int) -> MemoryStream:
+        connecting.set()
+        connected.wait(DEADLINE_S)
+        raise SourceError("nobody is there")
+
+    def stop_when_it_connects() -> None:
+        connecting.wait(DEADLINE_S)
+        deadline()
+
+    monkeypatch.setattr(source, "open", slow)
+    monkeypatch.setattr(transfer, "_JOIN_S", 0.0)
+    threading.Thread(target=stop_when_it_connects).start()
+    run = Transfer(source, [(FILE, tmp_path / "m")], manner=MANNER, stop=deadline)
+    with pytest.raises(StoppedError):
+        run.run()
+    assert not discard(tmp_path / "m"), "it may still write"
+    connected.set()
+    for thread in run._threads:
+        thread.join(DEADLINE_S)
+    assert discard(tmp_path / "m")
+
+
+def test_a_checksum_is_not_of_what_an_earlier_try_had_brought(
+    source: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Stop
+) -> None:
+    read = threading.Event()
+    real_read, real_readinto = Partial.read, MemoryStream.readinto
+
+    def reading(self: Partial, buffer: memoryview, at: int) -> int:
+        count = real_read(self, buffer, at)
+        read.set()
+        return count
+
+    def readinto(self: MemoryStream, buffer: memoryview) -> int:
+        """Bring one good part and break off; then bring all, with a part that is another one."""
+        again, begins = len(source.asked) > 1, self._at == 0
+        if not again and not begins:
+            read.wait(DEADLINE_S)
+            raise SourceError("broken off")
+        source.permit(1)
+        count = real_readinto(self, buffer)
+        if again and begins:
+            buffer[:7] = b"another"
+        return count
+
+    monkeypatch.setattr(Partial, "read", reading)
+    monkeypatch.setattr(MemoryStream, "readinto", readinto)
+    file = replace(FILE, ranges=False, checksum=Checksum("sha256", hashlib.sha256(source.content).hexdigest()))
+    with pytest.raises(CorruptError):
+        Transfer(source, [(file, tmp_path)], manner=replace(MANNER, retries=1), stop=deadline).run()
 
 
 async def test_a_server_that_limits_each_connection_is_given_as_many_as_there_may_be(
