@@ -55,7 +55,12 @@ class Partial:
     def open(cls, directory: Path, file: RemoteFile, stop: Stop) -> Self:
         """Open or begin a partial, and find out what of it is good. Raises ``OSError``, ``StoppedError``."""
         while True:
-            directory.mkdir(parents=True, exist_ok=True)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                if directory.exists():
+                    raise
+                continue  # it was removed just then
             lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 while not _locked(lock):

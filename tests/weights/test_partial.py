@@ -152,6 +152,22 @@ def test_a_partial_that_was_removed_while_it_was_waited_for_is_begun_anew(path: 
     found[0].close()
 
 
+def test_a_partial_that_is_removed_while_its_folder_is_made_is_begun_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, removed = Path.mkdir, [path]
+
+    def mkdir(self: Path, *args: int, **kwargs: bool) -> None:
+        if self == path and removed:
+            raise FileExistsError(removed.pop())  # it was there, and is gone when the library looks
+        real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    partial = opened(path)
+    assert partial.present == 0
+    partial.close()
+
+
 def test_what_is_no_partial_at_all_is_removed_too(path: Path) -> None:
     path.mkdir()
     (path / "data").write_bytes(b"left by hand")
