@@ -23,7 +23,7 @@ from swapd.core.events import WeightsWarmed
 from swapd.weights import Weights
 from swapd.weights.page_cache import resident_bytes
 
-ROUNDS = 5
+ROUNDS = 11
 
 
 async def warming(path: Path, url: str, size: int) -> None:
