@@ -108,7 +108,7 @@ class RequestObserver:
             is_broken = record.status >= 500 or record.outcome is _UPSTREAM_FAILED or record.outcome is _CUT
             (loud if is_broken else quiet).append(record)
         for (model, code), records in alike.items():
-            self._metrics.requests_served(model, code, records)
+            self._tell_alike(model, code, records)
             (loud if code >= 500 else quiet).extend(records)
         if rows:
             self._arrived(rows)
@@ -138,7 +138,18 @@ class RequestObserver:
             if record.cold_start:
                 self._tell_first_byte(record)
         except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this one record
-            self._log.error("request_not_told", request_id=record.request_id, exc_info=error)
+            self._not_told(record, error)
+
+    def _tell_alike(self, model: ModelName | None, code: int, records: list[RequestRecord]) -> None:
+        """Count requests that were served at once; what goes wrong concerns them alone."""
+        try:
+            self._metrics.requests_served(model, code, records)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns these records
+            for record in records:
+                self._not_told(record, error)
+
+    def _not_told(self, record: RequestRecord, error: Exception) -> None:
+        self._log.error("request_not_told", request_id=record.request_id, exc_info=error)
 
     def _tell_first_byte(self, record: RequestRecord) -> None:
         """Count the last stage of a cold start, which its record lacks."""

@@ -338,3 +338,22 @@ def test_a_record_that_cannot_be_told_takes_no_other_with_it(monkeypatch: pytest
     [odd, ordinary] = lines
     assert (odd["event"], odd["request_id"]) == ("request_not_told", "abc")
     assert [line.status for line in ordinary["event"]] == [404, 418, 200]
+
+
+def test_requests_that_cannot_be_counted_together_take_no_others_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    count = bench.metrics.requests_served
+
+    def fussy(model: str | None, code: int, records: Sequence[RequestRecord]) -> None:
+        assert code != 418
+        count(model, code, records)
+
+    monkeypatch.setattr(bench.metrics, "requests_served", fussy)
+    with structlog.testing.capture_logs() as lines:
+        for status in (418, 418, 200):
+            bench.end(RESIDENT, status=status)
+        bench.observer.tell()
+    assert bench.codes() == [200]
+    assert [line["event"] for line in lines[:2]] == ["request_not_told"] * 2
+    assert [line.status for line in lines[2]["event"]] == [418, 418, 200]
+    assert len(bench.arrivals) == 3
